@@ -1,0 +1,26 @@
+# parkway_library(name SRCS a.cc ... [DEPS x ...]): a static library; its tests are declared by parkway_test.
+function(parkway_library name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_library(${name} STATIC ${A_SRCS})
+  target_link_libraries(${name} PUBLIC ${A_DEPS} ${ABSL_LIBS} PkgConfig::GLOG Threads::Threads)
+endfunction()
+
+# parkway_test(name SRCS a_test.cc ... [DEPS x ...]): a unit test, of label `unit`: no process, no network beyond loopback.
+function(parkway_test name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} GTest::gmock GTest::gtest_main ${ABSL_LIBS} PkgConfig::GLOG Threads::Threads)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 60)
+endfunction()
+
+# parkway_fuzzer(name SRCS a_fuzz.cc CORPUS dir [DEPS x ...]): a libFuzzer target, built with -DPARKWAY_FUZZ=ON.
+function(parkway_fuzzer name)
+  cmake_parse_arguments(A "" "CORPUS" "SRCS;DEPS" ${ARGN})
+  if(PARKWAY_FUZZ)
+    add_executable(${name} ${A_SRCS})
+    target_link_libraries(${name} PRIVATE ${A_DEPS} ${ABSL_LIBS} PkgConfig::GLOG Threads::Threads)
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  endif()
+endfunction()
