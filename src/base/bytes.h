@@ -1,0 +1,50 @@
+// Array bytes move through Parkway without being copied at each door. `Bytes` is a read-only view and whatever keeps it
+// alive: a heap string, a mapped shared-memory block, an engine's own buffer. Blob is a block of shared memory (a memfd,
+// 64-byte aligned, zero-filled, gone with its last user, also after kill -9), which other processes of the same user on
+// the same machine map by its local path. Both may be used by any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace parkway {
+
+struct Bytes {
+  const uint8_t* data = nullptr;
+  size_t size = 0;
+  std::shared_ptr<const void> owner;
+  std::string local_path;  // maps the same bytes on this machine; empty when they can't be
+
+  std::string_view view() const { return {reinterpret_cast<const char*>(data), size}; }
+  Bytes Slice(size_t offset, size_t length) const;  // shares the owner; no local path
+  static Bytes OfString(std::string bytes);
+};
+
+class Blob {
+ public:
+  // RESOURCE_EXHAUSTED when the machine has no shared memory left for `size` bytes.
+  static absl::StatusOr<std::shared_ptr<Blob>> Create(size_t size);
+  // Maps an existing block or file read-only; FAILED_PRECONDITION when it is gone or its size is not `size`.
+  static absl::StatusOr<Bytes> Map(const std::string& local_path, size_t size);
+  ~Blob();
+  Blob(const Blob&) = delete;
+  Blob& operator=(const Blob&) = delete;
+
+  uint8_t* data() { return data_; }
+  size_t size() const { return size_; }
+  // The whole block as Bytes; `self` keeps it.
+  static Bytes Share(const std::shared_ptr<Blob>& self);
+
+ private:
+  Blob(int fd, uint8_t* data, size_t size) : fd_(fd), data_(data), size_(size) {}
+  int fd_;
+  uint8_t* data_;
+  size_t size_;
+};
+
+}  // namespace parkway
