@@ -33,7 +33,7 @@ using Handle = uint64_t;
 struct ArraySpec {
   ifrt::DType dtype{};
   ifrt::Shape shape;  // global
-  ifrt::ShardingRef sharding;
+  ifrt::ShardingPtr sharding;
 };
 
 // What happens to the input of an operation that makes new arrays of it.
@@ -110,7 +110,7 @@ class Session {
   virtual absl::Status FullyReplicatedShard(Handle array, Handle result, CopySemantics semantics) = 0;
   // Null devices: the same; no memory kind: the same.
   virtual absl::Status Copy(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
-                            ifrt::DeviceListRef devices, std::optional<std::string> memory_kind,
+                            ifrt::DeviceListPtr devices, std::optional<std::string> memory_kind,
                             CopySemantics semantics) = 0;
   virtual absl::Status Remap(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
                              std::vector<RemapOutput> outputs, CopySemantics semantics) = 0;
