@@ -40,6 +40,21 @@ inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);
 inline constexpr absl::Duration kHeartbeatTimeout = absl::Milliseconds(2500);  // no heartbeat for so long: lost
 inline constexpr absl::Duration kCauseWait = absl::Seconds(4);       // a peer's complaint waits so long for its cause
 inline constexpr absl::Duration kRetryPeriod = absl::Milliseconds(200);
+inline constexpr absl::Duration kWaitLogPeriod = absl::Seconds(10);  // a role that waits for another says so this often
+inline constexpr absl::Duration kEngineStartTimeout = absl::Seconds(120);
+inline constexpr absl::Duration kEngineRestartDelay = absl::Seconds(5);  // longest pause before an engine that keeps dying
+inline constexpr absl::Duration kEngineStopGrace = absl::Seconds(2);  // from SIGTERM to SIGKILL
+
+// ---- Manager ------------------------------------------------------------------------------------------------------
+inline constexpr absl::Duration kLeaseTimeout = absl::Seconds(10);   // a proxy that is silent for so long loses its lease
+inline constexpr absl::Duration kManagerResumeWindow = absl::Seconds(10);  // after its start: old leases are taken over
+inline constexpr absl::Duration kRefusedWorkerWait = absl::Seconds(10);  // a refused worker tries for so long, then exits
+inline constexpr int kMaxManagerStreams = 1 << 14;                   // workers and proxies connected at once
+inline constexpr int kManagerStreamQueue = 1024;                     // unsent messages of one; more closes it
+inline constexpr int kMaxSlicesPerLease = 4096;
+inline constexpr int kMaxHostsPerSlice = 1 << 14;
+inline constexpr int kMaxDevicesPerHost = 4096;
+inline constexpr int kMaxNameBytes = 512;                            // a worker's name, a slice's, an owner's
 
 // ---- Programs -----------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended
