@@ -35,6 +35,15 @@ inline constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 inline constexpr absl::Duration kBulkStall = absl::Seconds(30);      // a transfer that brings no byte for so long fails
 inline constexpr absl::Duration kTransferWait = absl::Seconds(120);  // for bytes that were promised
 
+// ---- Engines ------------------------------------------------------------------------------------------------------
+inline constexpr int64_t kProgramCacheBytes = int64_t{256} << 20;    // serialized executables kept for another load
+inline constexpr int kMaxQueuedOps = 1 << 17;                        // operations of one engine that wait or run
+inline constexpr int kMaxHeldKeys = 1 << 16;                         // coordination keys that came before their context
+inline constexpr int kMaxClosedContexts = 1024;                      // whose causes are remembered
+inline constexpr int kHostPoolThreads = 4;                           // for copies and loads beside the launch threads
+inline constexpr absl::Duration kInlineLaunch = absl::Microseconds(200);  // launches that return so fast run on the reader
+inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for events that nobody waits for
+
 // ---- Health -------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);
 inline constexpr absl::Duration kHeartbeatTimeout = absl::Milliseconds(2500);  // no heartbeat for so long: lost

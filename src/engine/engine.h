@@ -2,9 +2,10 @@
 // and launches executables, hands bytes back. Everything above (operations, ordering, errors by shard, transfers) is
 // engine/host.h's; everything below (XLA, Python, a simulation) is the engine's own.
 //
-// Threads. Launch, Load, MakeArray, Assemble and Zeros of one context are called from one thread at a time, in the order of
-// operations; different contexts may be served by different threads at once. Launch may block while a tiny program runs
-// inline; nothing else may block for long. Callbacks come on any thread, once, and must not block.
+// Threads. Every method may be called from several threads at once, with one exception: Launch of one context is called from
+// one thread at a time (not always the same one), in the order of operations. Launch may block while a tiny program runs
+// inline, and Load while it builds code; nothing else may block for long. Callbacks come on any thread, once, perhaps before
+// the method that took them returns, and must not block.
 //
 // Errors. A call that returns a Status that is not OK had no effect. What is found later comes through `done`; an output of
 // a failed launch is an array whose View fails with the same error.
@@ -36,6 +37,7 @@ struct Capabilities {
   int devices = 0;                        // local devices, numbered from 0
   std::vector<std::string> memory_kinds;  // the first is the default
   bool compiles_on_device = false;        // true: programs must be compiled by this engine itself
+  bool launch_may_block = true;           // false: Launch returns at once, whatever the program and its peers do
   std::string cpu_features;               // part of the key of a compile
 };
 
