@@ -1,7 +1,7 @@
 // Array bytes move through Parkway without being copied at each door. `Bytes` is a read-only view and whatever keeps it
-// alive: a heap string, a mapped shared-memory block, an engine's own buffer. Blob is a block of shared memory (a memfd,
-// 64-byte aligned, zero-filled, gone with its last user, also after kill -9), which other processes of the same user on
-// the same machine map by its local path. Both may be used by any thread.
+// alive: a heap string, a mapped shared-memory block, an engine's own buffer. Blob is a block of shared memory (a
+// memfd, 64-byte aligned, zero-filled, gone with its last user, also after kill -9), which other processes of the same
+// user on the same machine map by its local path. Both may be used by any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Bytes {
   const uint8_t* data = nullptr;
   size_t size = 0;
   std::shared_ptr<const void> owner;
-  std::string local_path;  // maps the same bytes on this machine; empty when they can't be
+  std::string local_path;  // Blob::Map opens the same bytes on this machine; empty when they can't be
 
   std::string_view view() const { return {reinterpret_cast<const char*>(data), size}; }
   Bytes Slice(size_t offset, size_t length) const;  // shares the owner; no local path
@@ -29,7 +29,9 @@ class Blob {
  public:
   // RESOURCE_EXHAUSTED when the machine has no shared memory left for `size` bytes.
   static absl::StatusOr<std::shared_ptr<Blob>> Create(size_t size);
-  // Maps an existing block or file read-only; FAILED_PRECONDITION when it is gone or its size is not `size`.
+  // Maps an existing block or file read-only; FAILED_PRECONDITION when it is gone or its size is not `size`. The result
+  // has a local path of this process's own, so that the bytes can be handed on after their maker ended or the file was
+  // deleted.
   static absl::StatusOr<Bytes> Map(const std::string& local_path, size_t size);
   ~Blob();
   Blob(const Blob&) = delete;

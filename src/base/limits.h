@@ -1,5 +1,5 @@
-// Every limit on a queue, a buffer or a wait, in one place. What a user may change has a flag (src/cli/flags.h) whose default
-// stands here. Sizes are bytes.
+// Every limit on a queue, a buffer or a wait, in one place. What a user may change has a flag (src/cli/flags.h) whose
+// default stands here. Sizes are bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,26 +10,27 @@
 namespace parkway::limits {
 
 // ---- What a client may send -------------------------------------------------------------------------------------
-inline constexpr int kMaxRank = 64;                                  // dimensions of an array
-inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 46;          // one array, all shards
+inline constexpr int kMaxRank = 64;                          // dimensions of an array
+inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 46;  // one array, all shards
 inline constexpr int kMaxDevicesPerSharding = 1 << 17;
 inline constexpr int kMaxArgumentsPerLaunch = 1 << 16;
-inline constexpr int64_t kMaxProgramBytes = int64_t{2} << 30;        // one program, as it comes
+inline constexpr int64_t kMaxProgramBytes = int64_t{2} << 30;  // one program, as it comes
 inline constexpr int kMaxHandlesPerRequest = 1 << 20;
 inline constexpr int kMaxSessionsPerProxy = 1024;
-inline constexpr int64_t kMaxHostBufferBytes = int64_t{1} << 40;     // announced size of one host buffer
-inline constexpr int kMaxHostBufferStreams = 1 << 16;                // Stores and Lookups at once, all sessions
-inline constexpr absl::Duration kHostBufferStall = absl::Seconds(120);  // a Store that brings no byte for so long is dropped
+inline constexpr int64_t kMaxHostBufferBytes = int64_t{1} << 40;  // announced size of one host buffer
+inline constexpr int kMaxHostBufferStreams = 1 << 16;             // Stores and Lookups at once, all sessions
+inline constexpr absl::Duration kHostBufferStall =
+    absl::Seconds(120);  // a Store that brings no byte for so long is dropped
 
 // ---- Credits of one session: taken before an operation is ordered ------------------------------------------------
 inline constexpr int kSessionOpsInFlight = 4096;
 inline constexpr int64_t kSessionBytesInFlight = int64_t{8} << 30;
 
 // ---- Links and bulk transfers -------------------------------------------------------------------------------------
-inline constexpr size_t kInlineReadBytes = 64 << 10;                 // results this small ride in the completion
-inline constexpr size_t kInlinePutBytes = 64 << 10;                  // host bytes this small ride in the operation
-inline constexpr size_t kMaxFrameBytes = size_t{1} << 30;            // one framed message
-inline constexpr size_t kLinkQueueBytes = size_t{1} << 30;           // unsent bytes of one link; more closes it
+inline constexpr size_t kInlineReadBytes = 64 << 10;        // results this small ride in the completion
+inline constexpr size_t kInlinePutBytes = 64 << 10;         // host bytes this small ride in the operation
+inline constexpr size_t kMaxFrameBytes = size_t{1} << 30;   // one framed message
+inline constexpr size_t kLinkQueueBytes = size_t{1} << 30;  // unsent bytes of one link; more closes it
 inline constexpr size_t kBulkChunkBytes = 1 << 20;
 inline constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 inline constexpr absl::Duration kBulkStall = absl::Seconds(30);      // a transfer that brings no byte for so long fails
@@ -47,7 +48,7 @@ inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for
 // ---- Health -------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);
 inline constexpr absl::Duration kHeartbeatTimeout = absl::Milliseconds(2500);  // no heartbeat for so long: lost
-inline constexpr absl::Duration kCauseWait = absl::Seconds(4);       // a peer's complaint waits so long for its cause
+inline constexpr absl::Duration kCauseWait = absl::Seconds(4);  // a peer's complaint waits so long for its cause
 inline constexpr absl::Duration kRetryPeriod = absl::Milliseconds(200);
 inline constexpr absl::Duration kWaitLogPeriod = absl::Seconds(10);  // a role that waits for another says so this often
 inline constexpr absl::Duration kEngineStartTimeout = absl::Seconds(120);
@@ -69,7 +70,7 @@ inline constexpr int kMaxNameBytes = 512;                            // a worker
 inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended
 inline constexpr absl::Duration kCompileTimeout = absl::Seconds(300);
 inline constexpr int64_t kCompileMemoryBytes = int64_t{8} << 30;
-inline constexpr int kCompileQueue = 1024;                           // programs waiting for a compiler
-inline constexpr int kMaxContextRanks = 128;                         // devices of one CPU program that spans hosts
+inline constexpr int kCompileQueue = 1024;    // programs waiting for a compiler
+inline constexpr int kMaxContextRanks = 128;  // devices of one CPU program that spans hosts
 
 }  // namespace parkway::limits

@@ -1,11 +1,20 @@
-// Which processes can share memory: those with the same machine identity (boot id, pid namespace, user).
+// What a process has to know about the machine it runs on.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace parkway {
 
-// Cached after the first call; any thread.
+// Which processes can share memory: those with the same machine identity (boot id, pid namespace, user). Cached after
+// the first call; any thread.
 const std::string& MachineIdentity();
+
+// Bytes of memory that can be had without swapping: the least of what the kernel and the control group leave. An
+// estimate; tens of microseconds.
+int64_t AvailableMemoryBytes();
+
+// Lets this process open as many files as it may; each block of shared memory is one.
+void RaiseOpenFileLimit();
 
 }  // namespace parkway
