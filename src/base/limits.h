@@ -37,12 +37,13 @@ inline constexpr absl::Duration kBulkStall = absl::Seconds(30);      // a transf
 inline constexpr absl::Duration kTransferWait = absl::Seconds(120);  // for bytes that were promised
 
 // ---- Engines ------------------------------------------------------------------------------------------------------
-inline constexpr int64_t kProgramCacheBytes = int64_t{256} << 20;    // serialized executables kept for another load
-inline constexpr int kMaxQueuedOps = 1 << 17;                        // operations of one engine that wait or run
-inline constexpr int kMaxHeldKeys = 1 << 16;                         // coordination keys that came before their context
-inline constexpr int kMaxClosedContexts = 1024;                      // whose causes are remembered
-inline constexpr int kHostPoolThreads = 4;                           // for copies and loads beside the launch threads
-inline constexpr absl::Duration kInlineLaunch = absl::Microseconds(200);  // launches that return so fast run on the reader
+inline constexpr int64_t kProgramCacheBytes = int64_t{256} << 20;  // serialized executables kept for another load
+inline constexpr int kMaxQueuedOps = 1 << 17;                      // operations of one engine that wait or run
+inline constexpr int kMaxHeldKeys = 1 << 16;                       // coordination keys that came before their context
+inline constexpr int kMaxClosedContexts = 1024;                    // whose causes are remembered
+inline constexpr int kHostPoolThreads = 4;                         // for copies and loads beside the launch threads
+inline constexpr absl::Duration kInlineLaunch =
+    absl::Microseconds(200);  // launches that return so fast run on the reader
 inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for events that nobody waits for
 
 // ---- Health -------------------------------------------------------------------------------------------------------
@@ -52,19 +53,22 @@ inline constexpr absl::Duration kCauseWait = absl::Seconds(4);  // a peer's comp
 inline constexpr absl::Duration kRetryPeriod = absl::Milliseconds(200);
 inline constexpr absl::Duration kWaitLogPeriod = absl::Seconds(10);  // a role that waits for another says so this often
 inline constexpr absl::Duration kEngineStartTimeout = absl::Seconds(120);
-inline constexpr absl::Duration kEngineRestartDelay = absl::Seconds(5);  // longest pause before an engine that keeps dying
+inline constexpr absl::Duration kEngineRestartDelay =
+    absl::Seconds(5);                                                 // longest pause before an engine that keeps dying
 inline constexpr absl::Duration kEngineStopGrace = absl::Seconds(2);  // from SIGTERM to SIGKILL
 
 // ---- Manager ------------------------------------------------------------------------------------------------------
-inline constexpr absl::Duration kLeaseTimeout = absl::Seconds(10);   // a proxy that is silent for so long loses its lease
+inline constexpr absl::Duration kLeaseTimeout =
+    absl::Seconds(10);  // a proxy that is silent for so long loses its lease
 inline constexpr absl::Duration kManagerResumeWindow = absl::Seconds(10);  // after its start: old leases are taken over
-inline constexpr absl::Duration kRefusedWorkerWait = absl::Seconds(10);  // a refused worker tries for so long, then exits
-inline constexpr int kMaxManagerStreams = 1 << 14;                   // workers and proxies connected at once
-inline constexpr int kManagerStreamQueue = 1024;                     // unsent messages of one; more closes it
+inline constexpr absl::Duration kRefusedWorkerWait =
+    absl::Seconds(10);                              // a refused worker tries for so long, then exits
+inline constexpr int kMaxManagerStreams = 1 << 14;  // workers and proxies connected at once
+inline constexpr int kManagerStreamQueue = 1024;    // unsent messages of one; more closes it
 inline constexpr int kMaxSlicesPerLease = 4096;
 inline constexpr int kMaxHostsPerSlice = 1 << 14;
 inline constexpr int kMaxDevicesPerHost = 4096;
-inline constexpr int kMaxNameBytes = 512;                            // a worker's name, a slice's, an owner's
+inline constexpr int kMaxNameBytes = 512;  // a worker's name, a slice's, an owner's
 
 // ---- Programs -----------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended
@@ -72,5 +76,6 @@ inline constexpr absl::Duration kCompileTimeout = absl::Seconds(300);
 inline constexpr int64_t kCompileMemoryBytes = int64_t{8} << 30;
 inline constexpr int kCompileQueue = 1024;    // programs waiting for a compiler
 inline constexpr int kMaxContextRanks = 128;  // devices of one CPU program that spans hosts
+inline constexpr int kMaxSimDevices = 2048;   // devices of one program of simulated engines
 
 }  // namespace parkway::limits

@@ -1,0 +1,32 @@
+// One program after the other through jaxlib, in this process: CompileJob in, CompiledProgram out. The Python half is
+// python/parkway/_compiler.py; what needs protobuf is done here. One thread.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace parkway {
+class CompileJob;
+class CompiledProgram;
+}  // namespace parkway
+
+namespace parkway::compiler {
+
+class ProgramCompiler {
+ public:
+  // Starts Python, imports jaxlib and makes a first client (0.2 s). FAILED_PRECONDITION says what is missing.
+  static absl::StatusOr<std::unique_ptr<ProgramCompiler>> Start();
+  ~ProgramCompiler();
+
+  // XLA's own errors keep their code and text. INVALID_ARGUMENT: no StableHLO artifact, or options that don't fit the
+  // devices. UNIMPLEMENTED: another platform than "cpu" or "sim", host callbacks, more devices than the platform spans.
+  absl::StatusOr<CompiledProgram> Compile(const CompileJob& job);
+
+ private:
+  struct Python;
+  explicit ProgramCompiler(std::unique_ptr<Python> python);
+  std::unique_ptr<Python> python_;
+};
+
+}  // namespace parkway::compiler
