@@ -4,7 +4,8 @@
 // SimLink pairs with the same interface.
 //
 // Send and Close may be called from any thread. Handlers run on the fabric's one thread, one at a time; on_closed is the
-// last call and comes once, also after Close.
+// last call and comes once, also after Close. Where a message must be handled on a thread of the owner's own (no change of
+// thread between the socket and the launch), `own_thread` is set and that thread sits in Link::RunReadLoop.
 #pragma once
 
 #include <functional>
@@ -23,13 +24,21 @@ using Frame = std::shared_ptr<const std::string>;  // a message, without its len
 struct LinkHandlers {
   absl::AnyInvocable<void(std::string_view message)> on_message;
   absl::AnyInvocable<void(absl::Status why)> on_closed;
+  bool own_thread = false;  // true: both run inside Link::RunReadLoop, and only there
 };
 
 class Link {
  public:
-  virtual ~Link() = default;  // closes
+  // Closes. No handler runs once it has returned, so on_closed does not come either: a handler that runs on another thread
+  // is waited for. A handler may destroy its own link.
+  virtual ~Link() = default;
+  // A message of 1 to limits::kMaxFrameBytes bytes; another size closes the link. Nothing happens when it is closed.
   virtual void Send(Frame frame) = 0;
+  // What is still queued is dropped; what the socket took still arrives.
   virtual void Close(absl::Status why) = 0;
+  // Only with LinkHandlers::own_thread, and once: reads, blocking, and runs the handlers on this thread until the link is
+  // closed and on_closed has returned. To end it, Close the link, then join this thread.
+  virtual void RunReadLoop() = 0;
   virtual std::string peer() const = 0;  // for messages: "10.0.0.2:41321", "unix:/run/x"
 };
 
@@ -37,6 +46,7 @@ class Link {
 class Fabric {
  public:
   Fabric();
+  // Closes the links that are left (CANCELLED). Not from a handler.
   ~Fabric();
   Fabric(const Fabric&) = delete;
 
