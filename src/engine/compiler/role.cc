@@ -16,17 +16,10 @@
 namespace parkway::compiler {
 namespace {
 
-CompileResult Answer(absl::StatusOr<std::unique_ptr<ProgramCompiler>>& compiler, const CompileJob& job, int fd) {
+CompileResult Answer(absl::StatusOr<std::unique_ptr<ProgramCompiler>>& compiler, const CompileJob& job) {
   CompileResult result;
   result.set_job(job.job());
-  auto started = [&](const std::string& name) {
-    CompileResult progress;
-    progress.set_job(job.job());
-    progress.set_started(name);
-    // A failure to write shows again, and is handled, when the result is sent.
-    WriteFrame(fd, progress).IgnoreError();
-  };
-  absl::StatusOr<CompiledProgram> program = compiler.ok() ? (*compiler)->Compile(job, started) : compiler.status();
+  absl::StatusOr<CompiledProgram> program = compiler.ok() ? (*compiler)->Compile(job) : compiler.status();
   *result.mutable_status() = ToProto(program.status());
   if (program.ok()) *result.mutable_program() = *std::move(program);
   return result;
@@ -56,7 +49,7 @@ int RunCompilerRole(int fd) {
       LOG(ERROR) << "compiler: what came is no CompileJob";
       return 1;
     }
-    CompileResult result = Answer(compiler, job, fd);
+    CompileResult result = Answer(compiler, job);
     if (absl::Status sent = Send(fd, result); !sent.ok()) return 0;
   }
 }
