@@ -14,6 +14,10 @@ find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 set(PARKWAY_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "python >= 3.12 with jaxlib, for embedding")
 set(Python3_EXECUTABLE ${PARKWAY_PYTHON})
 find_package(Python3 3.12 COMPONENTS Interpreter Development.Embed)
+if(NOT Python3_Development.Embed_FOUND)
+  message(FATAL_ERROR "PARKWAY_PYTHON=${PARKWAY_PYTHON} can't be embedded: it takes a Python >= 3.12 with a shared "
+                      "libpython and headers. `make build` finds one and makes .venv; scripts/find_python.sh says what to install.")
+endif()
 
 set(ABSL_LIBS absl::status absl::statusor absl::strings absl::str_format absl::flat_hash_map absl::flat_hash_set
     absl::inlined_vector absl::span absl::any_invocable absl::function_ref absl::synchronization absl::time absl::base absl::cord

@@ -5,6 +5,9 @@ function(parkway_library name)
   target_link_libraries(${name} PUBLIC ${A_DEPS} ${ABSL_LIBS} PkgConfig::GLOG Threads::Threads)
 endfunction()
 
+# All unit tests and nothing else, for the sanitizer builds.
+add_custom_target(unit_tests)
+
 # parkway_test(name SRCS a_test.cc ... [DEPS x ...]): a unit test, of label `unit`: no process, no network beyond loopback.
 function(parkway_test name)
   cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
@@ -12,6 +15,7 @@ function(parkway_test name)
   target_link_libraries(${name} PRIVATE ${A_DEPS} GTest::gmock GTest::gtest_main ${ABSL_LIBS} PkgConfig::GLOG Threads::Threads)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 60)
+  add_dependencies(unit_tests ${name})
 endfunction()
 
 # parkway_fuzzer(name SRCS a_fuzz.cc CORPUS dir [DEPS x ...]): a libFuzzer target, built with -DPARKWAY_FUZZ=ON.

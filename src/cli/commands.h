@@ -1,0 +1,8 @@
+// What main.cc dispatches to. Each command takes the arguments after its name and returns the process's exit code:
+// 0, 1 for a failure, 2 for arguments that make no sense (said on stderr).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace parkway::cli {}  // namespace parkway::cli

@@ -1,0 +1,48 @@
+// The one binary: every C++ role is a subcommand, under Google's names and flags where they have one.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+
+namespace parkway::cli {
+namespace {
+
+struct Command {
+  const char* name;
+  int (*run)(const std::vector<std::string>& args);
+  const char* help;
+};
+
+int Version(const std::vector<std::string>&) {
+  std::printf("parkway %s\n", PARKWAY_VERSION);
+  return 0;
+}
+
+constexpr Command kCommands[] = {
+    {"version", Version, "print the version"},
+};
+
+void PrintUsage(FILE* to) {
+  std::fprintf(to, "parkway COMMAND [flags]; `parkway COMMAND --help` tells the flags of one\n");
+  for (const Command& command : kCommands) std::fprintf(to, "  %-14s %s\n", command.name, command.help);
+}
+
+int Main(const std::vector<std::string>& argv) {
+  const std::string name = argv.size() > 1 ? argv[1] : "help";
+  if (name == "help" || name == "--help" || name == "-h") {
+    PrintUsage(stdout);
+    return 0;
+  }
+  for (const Command& command : kCommands) {
+    if (name == command.name) return command.run({argv.begin() + 2, argv.end()});
+  }
+  std::fprintf(stderr, "parkway: no command '%s'\n", name.c_str());
+  PrintUsage(stderr);
+  return 2;
+}
+
+}  // namespace
+}  // namespace parkway::cli
+
+int main(int argc, char** argv) { return parkway::cli::Main({argv, argv + argc}); }
