@@ -2,6 +2,7 @@
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Protobuf REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(absl REQUIRED)
 find_package(gRPC CONFIG QUIET)
 find_package(GTest REQUIRED)

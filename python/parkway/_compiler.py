@@ -156,14 +156,12 @@ def _costs(executable):
   return {str(key): float(value) for key, value in costs.items()}
 
 
-def _describe(client, executable, parameters, outputs):
+def _describe(client, executable):
   module = executable.hlo_modules()[0]
   memory = executable.get_compiled_memory_stats()
   return {
       "name": module.name,
       "executable": client.serialize_executable(executable),
-      "parameters": parameters,
-      "outputs": outputs,
       "parameter_shardings": _shardings(executable.get_parameter_shardings()),
       "output_shardings": _shardings(executable.get_output_shardings()),
       "parameter_layouts": [str(layout) for layout in executable.get_parameter_layouts()],
@@ -182,8 +180,23 @@ def _describe(client, executable, parameters, outputs):
   }
 
 
+def read(program: bytes) -> tuple | str:
+  """Reads a program (a StableHLO portable artifact) as far as needed to know what it is called, takes and gives.
+
+  Returns:
+    (name, parameters, outputs), where a type is (xla.PrimitiveType, dims); on failure a text "CODE: message".
+  """
+  try:
+    module = _parse(program)
+    _refuse_callbacks(module, program)
+    parameters, outputs = _signature(module)
+    return _name(module), parameters, outputs
+  except _Refused as error:
+    return str(error)
+
+
 def compile(program: bytes, options: bytes, num_devices: int) -> dict | str:
-  """Compiles `program` (a StableHLO portable artifact) for `num_devices` devices.
+  """Compiles a program that `read` has accepted.
 
   Args:
     program: the artifact.
@@ -191,16 +204,12 @@ def compile(program: bytes, options: bytes, num_devices: int) -> dict | str:
     num_devices: replicas times partitions.
 
   Returns:
-    What CompiledProgram (compiler.proto) wants to know, or, on failure, a text "CODE: message".
+    What CompiledProgram (compiler.proto) wants to know besides the signature; on failure a text "CODE: message".
   """
   try:
-    module = _parse(program)
-    _refuse_callbacks(module, program)
-    parameters, outputs = _signature(module)
-    del module
     client = _client(num_devices)
     devices = _jax.DeviceList(tuple(client.devices()[:num_devices]))
     executable = client.compile_and_load(program, devices, xla_client.CompileOptions.ParseFromString(options))
-    return _describe(client, executable, parameters, outputs)
-  except (_Refused, _jax.JaxRuntimeError) as error:
+    return _describe(client, executable)
+  except _jax.JaxRuntimeError as error:
     return str(error)

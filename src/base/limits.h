@@ -13,7 +13,7 @@ namespace parkway::limits {
 inline constexpr int kMaxRank = 64;                          // dimensions of an array
 inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 46;  // one array, all shards
 inline constexpr int kMaxDevicesPerSharding = 1 << 17;
-inline constexpr int kMaxTileRank = 2 * kMaxRank;                     // dimensions of a grid of tiles, of a mesh
+inline constexpr int kMaxTileRank = 2 * kMaxRank;  // dimensions of a grid of tiles, of a mesh
 inline constexpr int kMaxArgumentsPerLaunch = 1 << 16;
 inline constexpr int64_t kMaxProgramBytes = int64_t{2} << 30;  // one program, as it comes
 inline constexpr int kMaxHandlesPerRequest = 1 << 20;
@@ -78,8 +78,13 @@ inline constexpr int kMaxNameBytes = 512;  // a worker's name, a slice's, an own
 inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended
 inline constexpr absl::Duration kCompileTimeout = absl::Seconds(300);
 inline constexpr int64_t kCompileMemoryBytes = int64_t{8} << 30;
-inline constexpr int kCompileQueue = 1024;    // programs waiting for a compiler
-inline constexpr int kMaxContextRanks = 128;  // devices of one CPU program that spans hosts
-inline constexpr int kMaxSimDevices = 2048;   // devices of one program of simulated engines
+inline constexpr int kCompilers = 2;                              // compiler processes kept warm
+inline constexpr int kMaxCompilers = 8;                           // while slow compiles hold them up
+inline constexpr absl::Duration kSlowCompile = absl::Seconds(5);  // so long a compile may keep others waiting
+inline constexpr int kCompileQueue = 1024;                        // programs waiting for a compiler
+inline constexpr int64_t kCompileQueueBytes = int64_t{4} << 30;   // of those programs
+inline constexpr int64_t kCompileCacheBytes = int64_t{1} << 30;   // compiled programs kept for a repeat
+inline constexpr int kMaxContextRanks = 128;                      // devices of one CPU program that spans hosts
+inline constexpr int kMaxSimDevices = 2048;                       // devices of one program of simulated engines
 
 }  // namespace parkway::limits

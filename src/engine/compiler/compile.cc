@@ -1,14 +1,16 @@
 #include "engine/python_embed.h"
 // Python.h comes first.
-#include <xxhash.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -111,11 +113,10 @@ absl::StatusOr<std::string> StringItem(PyObject* dict, const char* key) {
   return PythonString(value.get());
 }
 
-// Calls visit(item) for each item of the sequence under `key`.
+// Calls visit(item) for each item of a sequence.
 template <typename Visit>
-absl::Status ForEach(PyObject* dict, const char* key, Visit visit) {
-  PARKWAY_ASSIGN_OR_RETURN(PyRef value, Item(dict, key));
-  PyRef sequence(PySequence_Fast(value.get(), key));
+absl::Status ForEach(PyObject* items, Visit visit) {
+  PyRef sequence(PySequence_Fast(items, "the compiler's Python half gave no sequence"));
   if (!sequence) return engine::TakePythonError();
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence.get()); ++i) {
     PARKWAY_RETURN_IF_ERROR(visit(PySequence_Fast_GET_ITEM(sequence.get(), i)));
@@ -124,15 +125,16 @@ absl::Status ForEach(PyObject* dict, const char* key, Visit visit) {
 }
 
 absl::Status ReadStrings(PyObject* dict, const char* key, google::protobuf::RepeatedPtrField<std::string>& out) {
-  return ForEach(dict, key, [&](PyObject* item) -> absl::Status {
+  PARKWAY_ASSIGN_OR_RETURN(PyRef items, Item(dict, key));
+  return ForEach(items.get(), [&](PyObject* item) -> absl::Status {
     PARKWAY_ASSIGN_OR_RETURN(*out.Add(), PythonString(item));
     return absl::OkStatus();
   });
 }
 
 // A list of (xla.PrimitiveType, [dims]).
-absl::Status ReadTypes(PyObject* dict, const char* key, google::protobuf::RepeatedPtrField<TypeProto>& out) {
-  return ForEach(dict, key, [&](PyObject* item) -> absl::Status {
+absl::Status ReadTypes(PyObject* items, google::protobuf::RepeatedPtrField<TypeProto>& out) {
+  return ForEach(items, [&](PyObject* item) -> absl::Status {
     int element = 0;
     PyObject* dims = nullptr;
     if (!PyArg_ParseTuple(item, "iO!", &element, &PyList_Type, &dims)) return engine::TakePythonError();
@@ -178,14 +180,29 @@ absl::Status ReadMemory(PyObject* dict, CompiledMemory& memory) {
   return absl::OkStatus();
 }
 
+// (name, parameters, outputs)
+absl::Status ReadSignature(PyObject* signature, CompiledProgram& program) {
+  PyObject *name = nullptr, *parameters = nullptr, *outputs = nullptr;
+  if (!PyArg_ParseTuple(signature, "OOO", &name, &parameters, &outputs)) return engine::TakePythonError();
+  PARKWAY_ASSIGN_OR_RETURN(*program.mutable_name(), PythonString(name));
+  PARKWAY_RETURN_IF_ERROR(ReadTypes(parameters, *program.mutable_parameters()));
+  return ReadTypes(outputs, *program.mutable_outputs());
+}
+
+// A call's result; the Python half gives its errors as texts.
+absl::StatusOr<PyRef> CallHalf(PyObject* function, std::initializer_list<PyObject*> arguments) {
+  PARKWAY_ASSIGN_OR_RETURN(PyRef result, CallPython(function, arguments));
+  if (!PyUnicode_Check(result.get())) return result;
+  PARKWAY_ASSIGN_OR_RETURN(std::string error, PythonString(result.get()));
+  return engine::StatusOfXlaText(error);
+}
+
 absl::Status ReadDescription(PyObject* dict, int num_devices, CompiledProgram& program) {
   PARKWAY_ASSIGN_OR_RETURN(*program.mutable_name(), StringItem(dict, "name"));
   PARKWAY_ASSIGN_OR_RETURN(*program.mutable_executable(), StringItem(dict, "executable"));
   PARKWAY_ASSIGN_OR_RETURN(*program.mutable_text(), StringItem(dict, "text"));
   PARKWAY_ASSIGN_OR_RETURN(std::string hlo, StringItem(dict, "hlo"));
   PARKWAY_RETURN_IF_ERROR(ReadModule(hlo, num_devices, program));
-  PARKWAY_RETURN_IF_ERROR(ReadTypes(dict, "parameters", *program.mutable_parameters()));
-  PARKWAY_RETURN_IF_ERROR(ReadTypes(dict, "outputs", *program.mutable_outputs()));
   PARKWAY_RETURN_IF_ERROR(ReadShardings(dict, "parameter_shardings", *program.mutable_parameter_shardings()));
   PARKWAY_RETURN_IF_ERROR(ReadShardings(dict, "output_shardings", *program.mutable_output_shardings()));
   PARKWAY_RETURN_IF_ERROR(ReadStrings(dict, "parameter_layouts", *program.mutable_parameter_layouts()));
@@ -222,17 +239,18 @@ std::string CpuFeatures() {
   return "";
 }
 
+// SHA-256: executables are looked up by it, also those of other clients, so nobody may be able to make two that agree.
 std::string Fingerprint(const CompileJob& job, const std::string& options, const std::string& build) {
-  XXH3_state_t* state = XXH3_createState();
-  XXH3_128bits_reset(state);
-  for (const std::string& part : {job.platform(), job.program(), options, build}) {
-    const uint64_t size = part.size();
-    XXH3_128bits_update(state, &size, sizeof(size));
-    XXH3_128bits_update(state, part.data(), part.size());
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr);
+  for (const std::string* part : {&job.platform(), &job.program(), &options, &build}) {
+    const uint64_t size = part->size();
+    EVP_DigestUpdate(hash.get(), &size, sizeof(size));
+    EVP_DigestUpdate(hash.get(), part->data(), part->size());
   }
-  const XXH128_hash_t hash = XXH3_128bits_digest(state);
-  XXH3_freeState(state);
-  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
+  std::string digest(EVP_MD_size(EVP_sha256()), '\0');
+  EVP_DigestFinal_ex(hash.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr);
+  return absl::BytesToHexString(digest);
 }
 
 absl::Status CheckJob(const CompileJob& job) {
@@ -255,6 +273,7 @@ absl::Status CheckJob(const CompileJob& job) {
 
 // References that live as long as the process.
 struct ProgramCompiler::Python {
+  PyObject* read = nullptr;
   PyObject* compile = nullptr;
   std::string build;  // version and processor: what an executable depends on besides its program
 };
@@ -271,15 +290,18 @@ absl::StatusOr<std::unique_ptr<ProgramCompiler>> ProgramCompiler::Start() {
   PARKWAY_RETURN_IF_ERROR(CallPython(warm.get(), {one.get()}).status());
   PARKWAY_ASSIGN_OR_RETURN(PyRef build, PythonAttribute(module.get(), "build"));
   PARKWAY_ASSIGN_OR_RETURN(PyRef version, CallPython(build.get(), {}));
+  PARKWAY_ASSIGN_OR_RETURN(PyRef read, PythonAttribute(module.get(), "read"));
   PARKWAY_ASSIGN_OR_RETURN(PyRef compile, PythonAttribute(module.get(), "compile"));
   auto python = std::make_unique<Python>();
   PARKWAY_ASSIGN_OR_RETURN(python->build, PythonString(version.get()));
   absl::StrAppend(&python->build, "\n", CpuFeatures());
+  python->read = read.release();
   python->compile = compile.release();
   return std::unique_ptr<ProgramCompiler>(new ProgramCompiler(std::move(python)));
 }
 
-absl::StatusOr<CompiledProgram> ProgramCompiler::Compile(const CompileJob& job) {
+absl::StatusOr<CompiledProgram> ProgramCompiler::Compile(const CompileJob& job,
+                                                         absl::FunctionRef<void(const std::string&)> started) {
   PARKWAY_RETURN_IF_ERROR(CheckJob(job));
   CompiledProgram program;
   PARKWAY_ASSIGN_OR_RETURN(*program.mutable_compile_options(),
@@ -291,11 +313,10 @@ absl::StatusOr<CompiledProgram> ProgramCompiler::Compile(const CompileJob& job) 
                                           static_cast<Py_ssize_t>(program.compile_options().size())));
   PyRef devices(PyLong_FromLong(job.num_devices()));
   if (!source || !options || !devices) return engine::TakePythonError();
-  PARKWAY_ASSIGN_OR_RETURN(PyRef result, CallPython(python_->compile, {source.get(), options.get(), devices.get()}));
-  if (PyUnicode_Check(result.get())) {
-    PARKWAY_ASSIGN_OR_RETURN(std::string error, PythonString(result.get()));
-    return engine::StatusOfXlaText(error);
-  }
+  PARKWAY_ASSIGN_OR_RETURN(PyRef signature, CallHalf(python_->read, {source.get()}));
+  PARKWAY_RETURN_IF_ERROR(ReadSignature(signature.get(), program));
+  started(program.name());
+  PARKWAY_ASSIGN_OR_RETURN(PyRef result, CallHalf(python_->compile, {source.get(), options.get(), devices.get()}));
   PARKWAY_RETURN_IF_ERROR(ReadDescription(result.get(), job.num_devices(), program));
   PARKWAY_RETURN_IF_ERROR(CheckCounts(program));
   return program;

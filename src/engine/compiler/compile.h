@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 
 namespace parkway {
@@ -21,7 +23,9 @@ class ProgramCompiler {
 
   // XLA's own errors keep their code and text. INVALID_ARGUMENT: no StableHLO artifact, or options that don't fit the
   // devices. UNIMPLEMENTED: another platform than "cpu" or "sim", host callbacks, more devices than the platform spans.
-  absl::StatusOr<CompiledProgram> Compile(const CompileJob& job);
+  // `started` is told the program's name before the long part begins.
+  absl::StatusOr<CompiledProgram> Compile(const CompileJob& job,
+                                          absl::FunctionRef<void(const std::string& name)> started);
 
  private:
   struct Python;

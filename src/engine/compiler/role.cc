@@ -16,10 +16,17 @@
 namespace parkway::compiler {
 namespace {
 
-CompileResult Answer(absl::StatusOr<std::unique_ptr<ProgramCompiler>>& compiler, const CompileJob& job) {
+CompileResult Answer(absl::StatusOr<std::unique_ptr<ProgramCompiler>>& compiler, const CompileJob& job, int fd) {
   CompileResult result;
   result.set_job(job.job());
-  absl::StatusOr<CompiledProgram> program = compiler.ok() ? (*compiler)->Compile(job) : compiler.status();
+  auto started = [&](const std::string& name) {
+    CompileResult progress;
+    progress.set_job(job.job());
+    progress.set_started(name);
+    // A failure to write shows again, and is handled, when the result is sent.
+    WriteFrame(fd, progress).IgnoreError();
+  };
+  absl::StatusOr<CompiledProgram> program = compiler.ok() ? (*compiler)->Compile(job, started) : compiler.status();
   *result.mutable_status() = ToProto(program.status());
   if (program.ok()) *result.mutable_program() = *std::move(program);
   return result;
@@ -49,7 +56,7 @@ int RunCompilerRole(int fd) {
       LOG(ERROR) << "compiler: what came is no CompileJob";
       return 1;
     }
-    CompileResult result = Answer(compiler, job);
+    CompileResult result = Answer(compiler, job, fd);
     if (absl::Status sent = Send(fd, result); !sent.ok()) return 0;
   }
 }
