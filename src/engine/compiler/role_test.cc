@@ -7,6 +7,7 @@
 
 #include <array>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <sstream>
 
@@ -15,6 +16,7 @@
 #include "base/status_wire.h"
 #include "base/subprocess.h"
 #include "engine/compiler/frame.h"
+#include "engine/compiler/pool.h"
 #include "gmock/gmock.h"
 #include "proto/ifrt/compile_options.pb.h"
 #include "proto/ifrt/ifrt.pb.h"
@@ -288,6 +290,25 @@ TEST_F(RoleTest, ProgramsOverManyNumbersOfDevices) {
     auto program = Compile(Job(absl::StrCat("replicas", devices), devices));
     EXPECT_TRUE(program.ok()) << program.status();
   }
+}
+
+// As the proxy has them: in a pool.
+TEST(CompilerPoolWithJaxlib, CompilesOnceAndRemembers) {
+  CompilerPool::Options options;
+  options.argv = {COMPILER_ROLE_MAIN};
+  CompilerPool pool(options);
+  auto compile = [&](CompileJob job) {
+    auto promise = std::make_shared<std::promise<absl::StatusOr<ProgramRef>>>();
+    pool.Compile(1, std::move(job),
+                 [promise](absl::StatusOr<ProgramRef> result) { promise->set_value(std::move(result)); });
+    return promise->get_future().get();
+  };
+  auto program = compile(Job("psum", 4));
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(compile(Job("psum_reversed", 4))->get(), program->get());
+  EXPECT_EQ(compile(Job("pure_callback", 1)).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(pool.stats().compiled, 2);
+  EXPECT_EQ(pool.stats().cached, 1);
 }
 
 }  // namespace
