@@ -14,6 +14,7 @@ inline constexpr int kMaxRank = 64;                          // dimensions of an
 inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 46;  // one array, all shards
 inline constexpr int kMaxDevicesPerSharding = 1 << 17;
 inline constexpr int kMaxTileRank = 2 * kMaxRank;  // dimensions of a grid of tiles, of a mesh
+inline constexpr size_t kShardingCacheBytes = 4 << 20;  // wire forms of shardings that one session remembers
 inline constexpr int kMaxArgumentsPerLaunch = 1 << 16;
 inline constexpr int64_t kMaxProgramBytes = int64_t{2} << 30;  // one program, as it comes
 inline constexpr int kMaxHandlesPerRequest = 1 << 20;
