@@ -50,6 +50,9 @@ inline constexpr int kHostPoolThreads = 4;                         // for copies
 inline constexpr absl::Duration kInlineLaunch =
     absl::Microseconds(200);  // launches that return so fast run on the reader
 inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for events that nobody waits for
+inline constexpr int kXlaPoolThreads = 16;                                // of each pool of a CPU client
+inline constexpr int kEngineWaiters = 256;                                // threads that wait for launches to end
+inline constexpr absl::Duration kDropDelay = absl::Microseconds(200);     // dropped arrays are freed within so long
 
 // ---- Health -------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);

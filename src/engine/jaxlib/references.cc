@@ -1,0 +1,83 @@
+#include "engine/jaxlib/references.h"
+
+#include <glog/logging.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "base/limits.h"
+#include "engine/jaxlib/api.h"
+
+namespace parkway::engine {
+namespace {
+
+class DropQueue {
+ public:
+  DropQueue() { std::thread(&DropQueue::Run, this).detach(); }
+
+  void Push(PyObject* object) {
+    absl::MutexLock lock(&mutex_);
+    queue_.push_back(object);
+    pending_.store(true, std::memory_order_release);
+    garbage_ = true;
+  }
+
+  void NoteGarbage() {
+    absl::MutexLock lock(&mutex_);
+    garbage_ = true;
+  }
+
+  void Drain() {
+    if (!pending_.load(std::memory_order_acquire)) return;
+    std::vector<PyObject*> dropped;
+    {
+      absl::MutexLock lock(&mutex_);
+      dropped.swap(queue_);
+      pending_.store(false, std::memory_order_release);
+    }
+    for (PyObject* object : dropped) Py_DECREF(object);
+  }
+
+ private:
+  void Run() {
+    PyObject* collect_garbage = (*GetApi())->collect_garbage;
+    while (true) {
+      {
+        absl::MutexLock lock(&mutex_, absl::Condition(&garbage_));
+        garbage_ = false;
+      }
+      // A launch that comes meanwhile empties the queue in passing.
+      absl::SleepFor(limits::kDropDelay);
+      Gil gil;
+      Drain();
+      // jaxlib itself keeps the host memory of freed arrays until somebody calls it.
+      if (PyRef done(PyObject_CallNoArgs(collect_garbage)); !done) LOG(WARNING) << TakePythonError();
+    }
+  }
+
+  absl::Mutex mutex_;
+  std::vector<PyObject*> queue_ ABSL_GUARDED_BY(mutex_);
+  bool garbage_ ABSL_GUARDED_BY(mutex_) = false;  // something was dropped since the last look
+  std::atomic<bool> pending_{false};              // the queue has something
+};
+
+DropQueue& Queue() {
+  static DropQueue* queue = new DropQueue();
+  return *queue;
+}
+
+}  // namespace
+
+void DropLater(PyRef reference) {
+  if (!reference) return;
+  if (!PyGILState_Check()) return Queue().Push(reference.release());
+  reference = PyRef();
+  Queue().NoteGarbage();
+}
+
+void DropQueued() { Queue().Drain(); }
+
+}  // namespace parkway::engine
