@@ -65,6 +65,12 @@ inline constexpr absl::Duration kEngineRestartDelay =
     absl::Seconds(5);                                                 // longest pause before an engine that keeps dying
 inline constexpr absl::Duration kEngineStopGrace = absl::Seconds(2);  // from SIGTERM to SIGKILL
 
+// ---- A cluster on one machine (`parkway up`) ------------------------------------------------------------------------
+inline constexpr absl::Duration kRestartPause = absl::Milliseconds(200);  // before a role that died starts again; doubles
+inline constexpr absl::Duration kRestartPauseLongest = absl::Seconds(5);
+inline constexpr int kStartTries = 3;                               // of a role, before the cluster was ever ready
+inline constexpr absl::Duration kRoleStopGrace = absl::Seconds(4);  // from SIGTERM to SIGKILL
+
 // ---- Manager ------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kLeaseTimeout =
     absl::Seconds(10);  // a proxy that is silent for so long loses its lease

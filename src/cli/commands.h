@@ -5,4 +5,14 @@
 #include <string>
 #include <vector>
 
-namespace parkway::cli {}  // namespace parkway::cli
+namespace parkway::cli {
+
+using CommandArguments = std::vector<std::string>;
+
+int Up(const CommandArguments& args);      // up.cc
+int Down(const CommandArguments& args);    // client_commands.cc
+int Status(const CommandArguments& args);  // client_commands.cc
+int Run(const CommandArguments& args);     // client_commands.cc
+int Logs(const CommandArguments& args);    // client_commands.cc
+
+}  // namespace parkway::cli

@@ -10,16 +10,21 @@ namespace {
 
 struct Command {
   const char* name;
-  int (*run)(const std::vector<std::string>& args);
+  int (*run)(const CommandArguments& args);
   const char* help;
 };
 
-int Version(const std::vector<std::string>&) {
+int Version(const CommandArguments&) {
   std::printf("parkway %s\n", PARKWAY_VERSION);
   return 0;
 }
 
 constexpr Command kCommands[] = {
+    {"up", Up, "start a cluster on this machine"},
+    {"down", Down, "stop it"},
+    {"status", Status, "slices, hosts, devices, sessions, programs run, bytes held"},
+    {"run", Run, "run a program with JAX's devices on the cluster"},
+    {"logs", Logs, "print the logs of its roles"},
     {"version", Version, "print the version"},
 };
 

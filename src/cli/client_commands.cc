@@ -1,0 +1,167 @@
+// Commands that use a cluster that runs: down, status, run, logs.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "cli/arguments.h"
+#include "cli/cluster.h"
+#include "cli/commands.h"
+#include "cli/manager_status.h"
+#include "cli/status_text.h"
+#include "proto/parkway/manager.pb.h"
+
+namespace parkway::cli {
+namespace {
+
+constexpr absl::Duration kDownWait = absl::Seconds(20);
+constexpr absl::Duration kStatusWait = absl::Seconds(3);
+
+void AddName(CLI::App& app, std::string& name) {
+  app.add_option("--name", name, "of the cluster")->capture_default_str();
+}
+
+absl::StatusOr<ClusterRecord> RecordOf(const std::string& name) {
+  PARKWAY_ASSIGN_OR_RETURN(const ClusterPaths paths, PathsOf(name));
+  return ReadRecord(paths);
+}
+
+bool WaitForEnd(const ClusterPaths& paths, absl::Duration at_most) {
+  const absl::Time deadline = absl::Now() + at_most;
+  while (SupervisorOf(paths) != 0) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return true;
+}
+
+absl::Status StopCluster(const ClusterPaths& paths) {
+  const pid_t supervisor = SupervisorOf(paths);
+  if (supervisor == 0) return ReadRecord(paths).status();
+  kill(supervisor, SIGTERM);
+  if (WaitForEnd(paths, kDownWait)) return absl::OkStatus();
+  kill(supervisor, SIGKILL);  // its children die with it
+  if (!WaitForEnd(paths, absl::Seconds(5))) {
+    return absl::UnavailableError(absl::StrCat("process ", supervisor, " does not end; its state is in ", paths.dir));
+  }
+  RemoveRuntimeFiles(paths);
+  return absl::OkStatus();
+}
+
+// The transfer directory holds files under names that say nothing of the client, so only one client at a time may use
+// it: the one that holds this lock, which it keeps, open, until it ends. The others send everything inside requests.
+bool LockTransfers(const ClusterRecord& record) {
+  const int fd = open((record.transfers + "/.client").c_str(), O_RDWR | O_CREAT, 0600);  // stays open in the program
+  if (fd < 0) return false;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+  close(fd);
+  return false;
+}
+
+}  // namespace
+
+int Down(const CommandArguments& args) {
+  std::string name = "default";
+  CLI::App app("Stop a cluster that `parkway up` started.", "parkway down");
+  AddName(app, name);
+  if (const auto code = ParseArguments(app, args)) return *code;
+  const auto paths = PathsOf(name);
+  if (!paths.ok()) return Fail(paths.status());
+  if (const absl::Status stopped = StopCluster(*paths); !stopped.ok()) return Fail(stopped);
+  std::printf("Stopped '%s'.\n", name.c_str());
+  return 0;
+}
+
+int Status(const CommandArguments& args) {
+  std::string name = "default", address;
+  bool json = false;
+  CLI::App app("Show slices, hosts, devices, sessions, programs run and bytes held.", "parkway status");
+  AddName(app, name);
+  app.add_option("--resource_manager_address,--resource-manager-address", address,
+                 "host:port of a manager that `parkway up` did not start");
+  app.add_flag("--json", json, "print JSON");
+  if (const auto code = ParseArguments(app, args)) return *code;
+  ClusterRecord record;
+  if (address.empty()) {
+    auto found = RecordOf(name);
+    if (!found.ok()) return Fail(found.status());
+    record = *std::move(found);
+    address = record.manager_address;
+  }
+  const auto status = FetchManagerStatus(address, kStatusWait);
+  if (!status.ok()) return Fail(status.status());
+  std::fputs(json ? StatusJson(*status, record).c_str() : StatusText(*status, record).c_str(), stdout);
+  return 0;
+}
+
+int Run(const CommandArguments& args) {
+  std::string name = "default";
+  bool tcp = false;
+  std::vector<std::string> command;
+  CLI::App app("Run a program with JAX's devices on the cluster: parkway run -- python script.py", "parkway run");
+  AddName(app, name);
+  app.add_flag("--tcp", tcp, "reach the proxy by TCP and not by its socket");
+  app.add_option("command", command, "program and arguments")->required();
+  app.prefix_command();
+  if (const auto code = ParseArguments(app, args)) return *code;
+  for (std::string& extra : app.remaining()) command.push_back(std::move(extra));
+  const auto record = RecordOf(name);
+  if (!record.ok()) return Fail(record.status());
+  const bool own_transfers = !tcp && LockTransfers(*record);
+  for (const auto& [key, value] : ClientEnvironment(*record, tcp)) {
+    if (own_transfers || !absl::StrContains(key, "LARGE_TRANSFER")) setenv(key.c_str(), value.c_str(), 1);
+  }
+  std::vector<char*> argv;
+  for (std::string& word : command) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  std::fprintf(stderr, "parkway run: can't start %s: %s\n", argv[0], strerror(errno));
+  return 127;
+}
+
+int Logs(const CommandArguments& args) {
+  std::string name = "default", role, lines = "100";
+  bool follow = false;
+  CLI::App app("Print the logs of a cluster's roles, also of one that has stopped.", "parkway logs");
+  AddName(app, name);
+  app.add_option("role", role,
+                 "manager, proxy, worker-SLICE-HOST, supervisor, or the beginning of one; all by default");
+  app.add_option("-n,--lines", lines, "lines of each, from the end")->capture_default_str();
+  app.add_flag("-f,--follow", follow, "go on as they grow");
+  if (const auto code = ParseArguments(app, args)) return *code;
+  const auto paths = PathsOf(name);
+  if (!paths.ok()) return Fail(paths.status());
+  std::vector<std::string> argv = {"tail", "-n", lines};
+  if (follow) argv.emplace_back("-F");
+  std::vector<std::string> files;
+  std::error_code missing;  // no directory: no logs
+  for (const auto& entry : std::filesystem::directory_iterator(paths->logs, missing)) {
+    const std::string file = entry.path().filename();
+    if (absl::StartsWith(file, role) && absl::EndsWith(file, ".log")) files.push_back(entry.path());
+  }
+  if (files.empty()) {
+    return Fail(absl::FailedPreconditionError(absl::StrCat("no log of '", role, "' in ", paths->logs)));
+  }
+  std::sort(files.begin(), files.end());
+  argv.insert(argv.end(), files.begin(), files.end());
+  std::vector<char*> pointers;
+  for (std::string& word : argv) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execvp(pointers[0], pointers.data());
+  return Fail(absl::UnavailableError(absl::StrCat("can't start tail: ", strerror(errno))));
+}
+
+}  // namespace parkway::cli

@@ -1,0 +1,67 @@
+#include "cli/status_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "proto/parkway/manager.pb.h"
+
+namespace parkway::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+ManagerStatus TwoSlicesOneDown() {
+  ManagerStatus status;
+  status.set_expected_slices(3);
+  for (int i = 0; i < 2; ++i) {
+    SliceStatus* slice = status.add_slices();
+    slice->set_name("slice-" + std::to_string(i));
+    slice->mutable_type()->set_platform("cpu");
+    slice->mutable_type()->set_hosts(1);
+    slice->mutable_type()->set_devices_per_host(4);
+    slice->set_ready(i == 0);
+    WorkerStatus* worker = slice->add_workers();
+    worker->set_name("host-" + std::to_string(i));
+    worker->set_devices(4);
+    worker->set_alive(i == 0);
+    worker->set_state(i == 0 ? "leased" : "lost: no heartbeat");
+  }
+  LeaseStatus* lease = status.add_leases();
+  lease->set_owner("127.0.0.1:29000");
+  *lease->add_slices() = status.slices(0).type();
+  lease->set_waiting_for("1 more slice of cpu:1x4");
+  lease->mutable_report()->set_sessions(2);
+  lease->mutable_report()->set_programs_run(71);
+  lease->mutable_report()->set_bytes_held(3 << 20);
+  return status;
+}
+
+TEST(StatusText, CountsWhatLives) {
+  const std::string text = StatusText(TwoSlicesOneDown(), {});
+  EXPECT_THAT(text, HasSubstr("devices 4  hosts 1  sessions 2  programs run 71"));
+  EXPECT_THAT(text, HasSubstr("bytes held 3.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("lost: no heartbeat"));
+  EXPECT_THAT(text, HasSubstr("(1 slices have not come yet)"));
+  EXPECT_THAT(text, HasSubstr("waiting for 1 more slice of cpu:1x4"));
+}
+
+TEST(StatusText, JsonHasTheSame) {
+  const auto json = nlohmann::json::parse(StatusJson(TwoSlicesOneDown(), {.name = "default"}));
+  EXPECT_EQ(json["devices"], 4);
+  EXPECT_EQ(json["programs_run"], 71);
+  EXPECT_EQ(json["bytes_held"], 3 << 20);
+  EXPECT_EQ(json["slices"][1]["ready"], false);
+  EXPECT_EQ(json["slices"][0]["type"], "cpu:1x4");
+  EXPECT_EQ(json["leases"][0]["placed"], false);
+}
+
+TEST(BytesText, Units) {
+  EXPECT_EQ(BytesText(1023), "1023 B");
+  EXPECT_EQ(BytesText(1536), "1.5 KiB");
+  EXPECT_EQ(BytesText(uint64_t{5} << 30), "5.0 GiB");
+}
+
+}  // namespace
+}  // namespace parkway::cli
