@@ -109,17 +109,25 @@ int Status(const CommandArguments& args) {
 
 int Run(const CommandArguments& args) {
   std::string name = "default";
-  bool tcp = false;
+  bool tcp = false, print = false;
   std::vector<std::string> command;
   CLI::App app("Run a program with JAX's devices on the cluster: parkway run -- python script.py", "parkway run");
   AddName(app, name);
   app.add_flag("--tcp", tcp, "reach the proxy by TCP and not by its socket");
-  app.add_option("command", command, "program and arguments")->required();
+  app.add_flag("--print-environment", print, "print what would be set, as JSON, and start nothing");
+  app.add_option("command", command, "program and arguments");
   app.prefix_command();
   if (const auto code = ParseArguments(app, args)) return *code;
   for (std::string& extra : app.remaining()) command.push_back(std::move(extra));
   const auto record = RecordOf(name);
   if (!record.ok()) return Fail(record.status());
+  if (print) {
+    std::puts(nlohmann::json(ClientEnvironment(*record, tcp)).dump(2).c_str());
+    return 0;
+  }
+  if (command.empty()) {
+    return Fail(absl::InvalidArgumentError("run: no program; try `parkway run -- python script.py`"));
+  }
   const bool own_transfers = !tcp && LockTransfers(*record);
   for (const auto& [key, value] : ClientEnvironment(*record, tcp)) {
     if (own_transfers || !absl::StrContains(key, "LARGE_TRANSFER")) setenv(key.c_str(), value.c_str(), 1);

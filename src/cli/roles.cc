@@ -1,0 +1,142 @@
+#include "cli/roles.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "cli/arguments.h"
+#include "cli/flags.h"
+#include "engine/compiler/role.h"
+#include "manager/role.h"
+#include "worker/role.h"
+
+namespace parkway::cli {
+namespace {
+
+constexpr int kWrongFlags = 2;
+
+// Parses, starts the log and prints the arguments to it as Google's servers do. The exit code when the role is not to
+// run.
+std::optional<int> Begin(const std::string& role, FlagSet& flags, const CommandArguments& args,
+                         const std::string& log_dir) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return 0;
+  }
+  std::vector<std::string> warnings;
+  if (const absl::Status parsed = flags.Parse(args, &warnings); !parsed.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(parsed.message()).c_str());
+    return kWrongFlags;
+  }
+  FLAGS_log_year_in_prefix = false;  // "I1101 04:51:41.967764", which tools look for
+  InitLogging(role, log_dir);
+  RaiseOpenFileLimit();
+  LOG(INFO) << "argv[0]: 'parkway'";
+  for (size_t i = 0; i < args.size(); ++i) LOG(INFO) << "argv[" << i + 1 << "]: '" << args[i] << "'";
+  for (const std::string& warning : warnings) LOG(WARNING) << warning;
+  return std::nullopt;
+}
+
+absl::Status CheckPort(const char* flag, int64_t port) {
+  if (port >= 0 && port <= 65535) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, " takes a port from 1 to 65535, or 0 for any free one, not ", port));
+}
+
+// The exit code for a flag whose value can't be.
+std::optional<int> Check(const absl::Status& status) {
+  if (status.ok()) return std::nullopt;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return kWrongFlags;
+}
+
+// Replaces the address by what ParseAddress makes of it.
+absl::Status ResolveManager(std::string& address) {
+  if (address.empty()) {
+    return absl::InvalidArgumentError("--resource_manager_address is missing: host:port of the resource manager");
+  }
+  std::vector<std::string> warnings;
+  auto parsed = ParseAddress("resource_manager_address", address, &warnings);
+  for (const std::string& warning : warnings) LOG(WARNING) << warning;
+  if (parsed.ok()) address = *std::move(parsed);
+  return parsed.status();
+}
+
+int RunManager(const CommandArguments& args) {
+  manager::ManagerOptions options;
+  std::string log_dir, node_type;
+  int64_t port = options.server_port, count = options.instance_count;
+  FlagSet flags("server --node_type=resource_manager");
+  flags.Add("node_type", &node_type, "resource_manager");
+  flags.Add("server_port", &port, "port to listen on");
+  flags.Add("bind_address", &options.bind_address, "address to listen on; 127.0.0.1 for this machine alone");
+  flags.Add("instance_count", &count, "slices that are expected");
+  flags.Add("instance_type", &options.instance_type, "their type, such as cpu:1x2 (hosts x devices per host)");
+  flags.AddLogFlags(&log_dir);
+  if (const auto code = Begin("manager", flags, args, log_dir)) return *code;
+  if (const auto code = Check(CheckPort("server_port", port))) return *code;
+  options.server_port = static_cast<int>(port);
+  options.instance_count = static_cast<int>(count);
+  options.argv = args;
+  return manager::RunManagerRole(options);
+}
+
+int RunWorker(const CommandArguments& args) {
+  worker::WorkerOptions options;
+  std::string log_dir, node_type;
+  int64_t port = options.server_port, host = options.host, devices = options.devices;
+  FlagSet flags("server");
+  flags.Add("node_type", &node_type, "resource_manager, or worker");
+  flags.Add("server_port", &port, "port to listen on");
+  flags.Add("bind_address", &options.bind_address, "address to listen on; 127.0.0.1 for this machine alone");
+  flags.Add("resource_manager_address", &options.manager_address, "host:port of the resource manager");
+  flags.Add("worker_name", &options.name, "identity; by default host name and port");
+  flags.Add("host_address", &options.address, "by which other hosts reach this one");
+  flags.Add("slice", &options.slice, "slice that this host belongs to; by default as the manager groups");
+  flags.Add("host_index", &host, "index in its slice");
+  flags.Add("devices", &devices, "devices of this host; 0: as the manager's --instance_type says");
+  flags.Add("engine", &options.engine, "what computes: jaxlib, or sim");
+  flags.AddLogFlags(&log_dir);
+  if (const auto code = Begin("worker", flags, args, log_dir)) return *code;
+  if (const auto code = Check(CheckPort("server_port", port))) return *code;
+  if (const auto code = Check(ResolveManager(options.manager_address))) return *code;
+  options.server_port = static_cast<int>(port);
+  options.host = static_cast<int>(host);
+  options.devices = static_cast<int>(devices);
+  options.argv = args;
+  return worker::RunWorkerRole(options);
+}
+
+}  // namespace
+
+int Server(const CommandArguments& args) {
+  // Which flags there are depends on this one, wherever it stands.
+  std::string node_type;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string name = absl::StrReplaceAll(args[i].substr(0, args[i].find('=')), {{"-", "_"}});
+    if (name != "__node_type" && name != "_node_type") continue;
+    const size_t equals = args[i].find('=');
+    node_type = equals != std::string::npos ? args[i].substr(equals + 1) : i + 1 < args.size() ? args[i + 1] : "";
+  }
+  if (node_type == "resource_manager") return RunManager(args);
+  if (node_type.empty() || node_type == "worker") return RunWorker(args);
+  std::fprintf(stderr, "parkway server: --node_type takes resource_manager or worker, not '%s'\n", node_type.c_str());
+  return kWrongFlags;
+}
+
+int Compiler(const CommandArguments& args) {
+  std::string log_dir;
+  int64_t fd = -1;
+  FlagSet flags("compiler");
+  flags.Add("fd", &fd, "descriptor of the socket to serve");
+  flags.AddLogFlags(&log_dir);
+  if (const auto code = Begin("compiler", flags, args, log_dir)) return *code;
+  return compiler::RunCompilerRole(static_cast<int>(fd));
+}
+
+}  // namespace parkway::cli
