@@ -42,6 +42,7 @@ class Topology {
   const Device& device(int id) const { return devices_[id]; }
   // "device 3 (slice 1, host 0)", for messages; any number may be given.
   std::string Describe(int device) const;
+  std::string DescribeHost(int host) const;  // "slice 1, host 0"
 
  private:
   std::vector<SliceSpec> slices_;
