@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/str_cat.h"
 #include "base/limits.h"
 #include "base/status_wire.h"
@@ -12,9 +13,9 @@ namespace parkway::runtime {
 namespace {
 
 bool IsCrash(const absl::Status& cause) {
-  for (std::string_view signal : {"signal 4", "signal 6", "signal 7", "signal 8", "signal 11"}) {
+  for (absl::string_view signal : {"signal 4", "signal 6", "signal 7", "signal 8", "signal 11"}) {
     size_t at = cause.message().find(signal);
-    if (at == std::string_view::npos) continue;
+    if (at == absl::string_view::npos) continue;
     size_t end = at + signal.size();
     if (end == cause.message().size() || !absl::ascii_isdigit(cause.message()[end])) return true;
   }

@@ -16,7 +16,11 @@ absl::StatusOr<ifrt::ShardingPtr> ResolveSharding(const google::protobuf::Repeat
                                                   ifrt::MemoryKind memory) {
   if (devices->size() == 1) return ifrt::Sharding::SingleDevice(devices->id(0), std::move(memory));
   if (shardings.empty()) return ifrt::Sharding::Replicated(devices, std::move(memory));
-  return ifrt::ShardingFromOpSharding(shardings[index], devices, std::move(memory));
+  xla::OpSharding sharding;
+  if (!sharding.ParseFromString(shardings[index])) {
+    return absl::InvalidArgumentError(absl::StrCat("the compiler's sharding ", index, " can't be read"));
+  }
+  return ifrt::DecodeOpSharding(sharding, devices, std::move(memory));
 }
 
 absl::StatusOr<std::pair<ifrt::DType, ifrt::Shape>> ResolveType(const TypeProto& type) {

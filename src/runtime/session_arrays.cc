@@ -16,7 +16,7 @@ std::string DescribeSpec(const ArraySpec& spec) {
 
 // ---- Handles
 
-absl::StatusOr<ArrayRecord*> SessionImpl::Find(Handle array, std::string_view what) {
+absl::StatusOr<ArrayRecord*> SessionImpl::Find(Handle array, absl::string_view what) {
   auto it = arrays_.find(array);
   if (it == arrays_.end()) {
     return absl::InvalidArgumentError(
@@ -307,7 +307,7 @@ void SessionImpl::FinishInput(Handle array, CopySemantics semantics) {
 }
 
 absl::StatusOr<ArrayRecord> SessionImpl::Rearranged(const ArraySpec& spec, absl::Span<const ArrayRecord* const> inputs,
-                                                    absl::Span<const RemapSource> sources, std::string_view what) {
+                                                    absl::Span<const RemapSource> sources, absl::string_view what) {
   if (static_cast<int>(sources.size()) != spec.sharding->num_shards()) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", spec.sharding->num_shards(), " shards of ",
                                                    DescribeSpec(spec), " are to be made of ", sources.size(), " inputs"));

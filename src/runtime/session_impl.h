@@ -86,7 +86,7 @@ class SessionImpl : public Session {
   static void Settle(Future& future, absl::Status status);
 
   // The array of a handle that is there and not deleted; INVALID_ARGUMENT naming `what` and the handle otherwise.
-  absl::StatusOr<ArrayRecord*> Find(Handle array, std::string_view what);
+  absl::StatusOr<ArrayRecord*> Find(Handle array, absl::string_view what);
   absl::Status CheckNewHandle(Handle result) const;
   void Put(Handle result, ArrayRecord record) { arrays_.insert_or_assign(result, std::move(record)); }
   // An array of that type whose every shard has the error.
@@ -104,7 +104,7 @@ class SessionImpl : public Session {
   absl::Status CheckHostShards(const ArraySpec& spec, const std::vector<HostShards>& shards, bool whole_source) const;
 
   absl::StatusOr<ArrayRecord> Rearranged(const ArraySpec& spec, absl::Span<const ArrayRecord* const> inputs,
-                                         absl::Span<const RemapSource> sources, std::string_view what);
+                                         absl::Span<const RemapSource> sources, absl::string_view what);
   // New bytes for `spec` out of `input`: by shard position (`by_position`), or by region. `reinterpret`: other element type.
   absl::Status SubmitMove(const ArrayRecord& input, const ArraySpec& spec, ArrayRecord output, bool by_position,
                           bool reinterpret, std::string what);
@@ -113,7 +113,7 @@ class SessionImpl : public Session {
                        const std::optional<std::string>& memory_kind);
   absl::Status CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec);
   absl::Status MoveAll(absl::Span<const Handle> arrays, absl::Span<const Handle> results, absl::Span<const ArraySpec> specs,
-                       CopySemantics semantics, std::string_view what,
+                       CopySemantics semantics, absl::string_view what,
                        absl::FunctionRef<absl::StatusOr<ArrayRecord>(const ArrayRecord&, const ArraySpec&)> one);
   void FinishInput(Handle array, CopySemantics semantics);
 

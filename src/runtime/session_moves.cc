@@ -308,7 +308,7 @@ absl::Status SessionImpl::Bitcast(absl::Span<const Handle> arrays, absl::Span<co
                                   std::vector<ArraySpec> specs, CopySemantics semantics) {
   return MoveAll(arrays, results, specs, semantics, "bitcasting",
                  [this](const ArrayRecord& input, const ArraySpec& spec) -> absl::StatusOr<ArrayRecord> {
-                   auto mismatch = [&](std::string_view what) {
+                   auto mismatch = [&](absl::string_view what) {
                      return absl::InvalidArgumentError(absl::StrCat("bitcasting ", DescribeSpec(input.spec), " to ",
                                                                     DescribeSpec(spec), ": ", what, " must stay"));
                    };
@@ -328,7 +328,7 @@ absl::Status SessionImpl::Bitcast(absl::Span<const Handle> arrays, absl::Span<co
 }
 
 absl::Status SessionImpl::MoveAll(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
-                                  absl::Span<const ArraySpec> specs, CopySemantics semantics, std::string_view what,
+                                  absl::Span<const ArraySpec> specs, CopySemantics semantics, absl::string_view what,
                                   absl::FunctionRef<absl::StatusOr<ArrayRecord>(const ArrayRecord&, const ArraySpec&)> one) {
   if (arrays.size() != results.size() || arrays.size() != specs.size()) {
     return FailResults(results, specs, absl::InvalidArgumentError(absl::StrCat(what, " ", arrays.size(), " arrays: ",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace parkway::runtime {
 
@@ -51,6 +52,6 @@ class Topology {
 };
 
 // "cpu:1x2" (hosts x devices per host); INVALID_ARGUMENT says what is expected.
-absl::StatusOr<SliceSpec> ParseSliceSpec(std::string_view text);
+absl::StatusOr<SliceSpec> ParseSliceSpec(absl::string_view text);
 
 }  // namespace parkway::runtime
