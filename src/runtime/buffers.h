@@ -1,9 +1,10 @@
-// What engines hold, seen from the core. `Buffers` is what one operation made: a shard on each device of a list, under one
-// id that engines know it by. Client arrays refer to it as a Whole, or shard by shard after a split, and several may share
-// it; when the last reference to a shard goes, its bytes are freed, so splitting, assembling and remapping are bookkeeping.
+// What engines hold, seen from the core. `Buffers` is what one operation made: a shard on each device of a list, under
+// one id that engines know it by. Client arrays refer to it as a Whole, or shard by shard after a split, and several
+// may share it; when the last reference to a shard goes, its bytes are freed, so splitting, assembling and remapping
+// are bookkeeping.
 //
-// State by shard: pending until the operation that makes it has ended, then its bytes or a first cause. Errors arrive shard
-// by shard and stay values. Owned by shared pointers; used inside tasks of the core's executor only.
+// State by shard: pending until the operation that makes it has ended, then its bytes or a first cause. Errors arrive
+// shard by shard and stay values. Owned by shared pointers; used inside tasks of the core's executor only.
 #pragma once
 
 #include <cstdint>

@@ -27,9 +27,10 @@ absl::StatusOr<const Contexts::Context*> Contexts::Get(const HostList& hosts) {
     incarnations.push_back(engines_->incarnation(host));
   }
   if (ranks > limits::kMaxContextRanks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a program that spans ", hosts.size(), " cpu hosts with ", ranks, " devices needs a connection between every two devices; at most ",
-        limits::kMaxContextRanks, " devices are allowed. Use fewer devices for one program"));
+    return absl::InvalidArgumentError(absl::StrCat("a program that spans ", hosts.size(), " cpu hosts with ", ranks,
+                                                   " devices needs a connection between every two devices; at most ",
+                                                   limits::kMaxContextRanks,
+                                                   " devices are allowed. Use fewer devices for one program"));
   }
   auto it = by_members_.find(MemberKey(hosts, incarnations));
   Context* context = it != by_members_.end() ? contexts_.at(it->second).get() : Open(hosts);
@@ -105,7 +106,8 @@ void Contexts::CloseIdle() {
 void Contexts::OnHostLost(int host, const absl::Status& cause) {
   std::vector<Context*> hit;
   for (auto& [id, context] : contexts_) {
-    if (std::find(context->hosts.begin(), context->hosts.end(), host) != context->hosts.end()) hit.push_back(context.get());
+    if (std::find(context->hosts.begin(), context->hosts.end(), host) != context->hosts.end())
+      hit.push_back(context.get());
   }
   for (Context* context : hit) {
     Close(*context, cause);
@@ -119,9 +121,9 @@ void Contexts::OnState(int host, const ContextState& state) {
   Context& context = *it->second;
   if (context.state != State::kOpening) return;
   if (!state.open()) {
-    Close(context, Annotate(FromProto(state.status()),
-                            absl::StrCat("opening connections between the hosts of a program, on ",
-                                         topology_->DescribeHost(host))));
+    Close(context,
+          Annotate(FromProto(state.status()), absl::StrCat("opening connections between the hosts of a program, on ",
+                                                           topology_->DescribeHost(host))));
     if (context.launches == 0) contexts_.erase(context.id);
     return;
   }

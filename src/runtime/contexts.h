@@ -1,7 +1,7 @@
-// Hosts that run collectives together form a context: a set of (host, incarnation) with its own client and connections in
-// each engine. One opens when a program first spans its hosts, and closes when a member dies, when a collective in it fails,
-// or when it has been idle longest and there are too many. A closed context is never used again: the next launch opens
-// another one.
+// Hosts that run collectives together form a context: a set of (host, incarnation) with its own client and connections
+// in each engine. One opens when a program first spans its hosts, and closes when a member dies, when a collective in
+// it fails, or when it has been idle longest and there are too many. A closed context is never used again: the next
+// launch opens another one.
 //
 // Owned by the core; used inside tasks of its executor only.
 #pragma once
@@ -29,14 +29,15 @@ class Contexts {
     State state = State::kOpening;
     HostList unopened;
     uint64_t last_used = 0;
-    int launches = 0;    // in flight
+    int launches = 0;  // in flight
   };
 
   // `changed`: a context opened or closed, so that queued work may go on or fail.
   Contexts(Engines* engines, const Topology* topology, std::function<void()> changed)
       : engines_(engines), topology_(topology), changed_(std::move(changed)) {}
 
-  // The context of these hosts (two or more, all up), opening or open. INVALID_ARGUMENT when it would have too many ranks.
+  // The context of these hosts (two or more, all up), opening or open. INVALID_ARGUMENT when it would have too many
+  // ranks.
   absl::StatusOr<const Context*> Get(const HostList& hosts);
   // Why the last one that did not open, or closed before its time, did so.
   const absl::Status& last_failure() const { return last_failure_; }

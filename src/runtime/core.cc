@@ -27,9 +27,7 @@ SessionImpl::~SessionImpl() {
   closed_(this);
 }
 
-bool SessionImpl::HasCredit() const {
-  return operations_ < limits::kSessionOpsInFlight && bytes_held_ >= 0;
-}
+bool SessionImpl::HasCredit() const { return operations_ < limits::kSessionOpsInFlight && bytes_held_ >= 0; }
 
 void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
   if (HasCredit()) {

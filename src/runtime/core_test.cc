@@ -50,7 +50,9 @@ class CoreTest : public ::testing::Test {
   void Run() { fixture->executor.RunUntilIdle(); }
   void PutOn(Handle handle, int device, std::vector<int64_t> dims = {8}) {
     ArraySpec spec = On(device, dims);
-    ASSERT_TRUE(session->MakeArrayFromHostBuffer(handle, spec, Ready(Floats(static_cast<int>(spec.shape.num_elements()))), {}).ok());
+    ASSERT_TRUE(
+        session->MakeArrayFromHostBuffer(handle, spec, Ready(Floats(static_cast<int>(spec.shape.num_elements()))), {})
+            .ok());
     Run();
   }
   std::optional<absl::Status> WaitFor(std::vector<Handle> handles) {
@@ -59,8 +61,8 @@ class CoreTest : public ::testing::Test {
     Run();
     return *result;
   }
-  Handle Compile(const std::string& name, int parameters, int outputs, std::vector<int64_t> dims, std::vector<int> devices,
-                 bool tiled, std::vector<int> donated = {}) {
+  Handle Compile(const std::string& name, int parameters, int outputs, std::vector<int64_t> dims,
+                 std::vector<int> devices, bool tiled, std::vector<int> donated = {}) {
     CompiledProgram program =
         CoreFixture::MakeProgram(name, parameters, outputs, std::move(dims), static_cast<int>(devices.size()), tiled);
     for (int index : donated) program.add_donated(index);

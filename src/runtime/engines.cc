@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/limits.h"
 #include "base/status_wire.h"
 
@@ -93,7 +93,7 @@ HostList Engines::HostsOf(absl::Span<const int32_t> devices) const {
   return hosts;
 }
 
-absl::Status Engines::BlameForCrash(int host, const absl::Status& cause) {
+void Engines::BlameForCrash(int host, const absl::Status& cause) {
   // Launches reach an engine in order and XLA runs them in order, so the oldest one is the first to be suspected.
   for (auto& [seq, entry] : in_flight_) {
     if (!entry.launch || std::find(entry.hosts.begin(), entry.hosts.end(), host) == entry.hosts.end()) continue;
@@ -101,17 +101,17 @@ absl::Status Engines::BlameForCrash(int host, const absl::Status& cause) {
     entry.error = absl::FailedPreconditionError(
         absl::StrCat(entry.what, " crashed the engine of ", topology_.DescribeHost(host), " (", cause.message(), ")",
                      times >= limits::kCrashesUntilRefused ? "; it did so before and is refused from now on" : ""));
-    return entry.error;
+    for (const BuffersRef& output : entry.outputs) output->FailAll(entry.error);
+    return;
   }
-  return absl::OkStatus();
 }
 
 void Engines::FailHost(int host, const absl::Status& cause) {
-  if (IsCrash(cause)) BlameForCrash(host, cause).IgnoreError();
+  if (IsCrash(cause)) BlameForCrash(host, cause);
   absl::Status loss = LossOf(host);
   if (hosts_[host].paused) {  // our own doing: nobody's slice was lost
-    loss = absl::AbortedError(absl::StrCat("the engine of ", topology_.DescribeHost(host), " was started again: ",
-                                           cause.message(), ". Run the program once more"));
+    loss = absl::AbortedError(absl::StrCat("the engine of ", topology_.DescribeHost(host),
+                                           " was started again: ", cause.message(), ". Run the program once more"));
   }
   for (auto& [id, buffers] : buffers_) {
     if (!buffers->on_engines) continue;
@@ -305,7 +305,8 @@ void Engines::OnEvents(int host, uint64_t incarnation, const Events& events) {
   for (const Failure& failure : events.failures()) {
     absl::Status status = FromProto(failure.status());
     auto it = in_flight_.find(failure.seq());
-    bool of_peer = failure.peer() || (it != in_flight_.end() && !it->second.sources.empty() && absl::IsUnavailable(status));
+    bool of_peer =
+        failure.peer() || (it != in_flight_.end() && !it->second.sources.empty() && absl::IsUnavailable(status));
     if (of_peer) {
       HoldForCause(failure.seq(), host, status, failure);
     } else {

@@ -1,7 +1,7 @@
-// The hosts of a lease as the core sees them: who is up, which operation each has yet to end, what they were told to hold.
-// It gives every operation its place in the one order (a sequence number) and sends it to all engines that take part, encoded
-// once; it merges what they answer into one end for each operation, with a first cause when something failed, and it turns
-// the loss of a host into errors of exactly what lay or ran there.
+// The hosts of a lease as the core sees them: who is up, which operation each has yet to end, what they were told to
+// hold. It gives every operation its place in the one order (a sequence number) and sends it to all engines that take
+// part, encoded once; it merges what they answer into one end for each operation, with a first cause when something
+// failed, and it turns the loss of a host into errors of exactly what lay or ran there.
 //
 // Owned by the core; used inside tasks of its executor only.
 #pragma once
@@ -28,7 +28,7 @@ namespace parkway::runtime {
 using HostList = absl::InlinedVector<int, 4>;
 
 enum class HostState {
-  kAwaited,     // never there yet: work for it waits for ever
+  kAwaited,  // never there yet: work for it waits for ever
   kUp,
   kRestarting,  // down, and being started again: work waits for it, at most limits::kHostReturnWait
   kLost,        // work for it fails with DATA_LOSS
@@ -45,7 +45,7 @@ struct InFlight {
   bool launch = false;  // an error on one host is an error of every output
   std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages
   std::string fingerprint;
-  absl::Status error;   // first cause
+  absl::Status error;  // first cause
   absl::Time started;
   absl::AnyInvocable<void(const absl::Status&)> done;
 };
@@ -53,7 +53,7 @@ struct InFlight {
 class Engines : public BuffersOwner {
  public:
   struct Hooks {
-    std::function<void()> changed;  // a host went up or down: queued work may go on
+    std::function<void()> changed;     // a host went up or down: queued work may go on
     std::function<void(int host)> up;  // before any queued work goes on
     std::function<void(int host, const absl::Status& cause)> lost;
     // Is this shard, which lay on a host that went down, kept elsewhere and put back?
@@ -132,7 +132,7 @@ class Engines : public BuffersOwner {
   void HoldForCause(uint64_t seq, int host, absl::Status complaint, const Failure& failure);
   void Finish(uint64_t seq, InFlight entry);
   void FailHost(int host, const absl::Status& cause);
-  absl::Status BlameForCrash(int host, const absl::Status& cause);
+  void BlameForCrash(int host, const absl::Status& cause);
   void OnRead(int host, const ReadResult& result);
   void FlushDeletes();
   void ScheduleFlush();

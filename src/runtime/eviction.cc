@@ -38,11 +38,12 @@ void Eviction::Start(uint64_t session, int host) {
   };
   for (auto& [buffers, device] : wanted) {
     core_->engines->Read(buffers->session(), *buffers, device, true,
-                         [this, host, copied, alive = alive_, weak = std::weak_ptr<Buffers>(buffers), id = buffers->id(),
-                          device = device](absl::StatusOr<Bytes> bytes) {
+                         [this, host, copied, alive = alive_, weak = std::weak_ptr<Buffers>(buffers),
+                          id = buffers->id(), device = device](absl::StatusOr<Bytes> bytes) {
                            if (!*alive) return;
                            auto it = hosts_.find(host);
-                           if (it != hosts_.end() && bytes.ok()) it->second.saved[{id, device}] = Saved{weak, *std::move(bytes)};
+                           if (it != hosts_.end() && bytes.ok())
+                             it->second.saved[{id, device}] = Saved{weak, *std::move(bytes)};
                            copied();
                          });
   }

@@ -10,7 +10,8 @@
 namespace parkway::runtime {
 namespace {
 
-// A single device has one sharding; several have what the compiler chose, or are all replicas when it had nothing to say.
+// A single device has one sharding; several have what the compiler chose, or are all replicas when it had nothing to
+// say.
 absl::StatusOr<ifrt::ShardingPtr> ResolveSharding(const google::protobuf::RepeatedPtrField<std::string>& shardings,
                                                   int index, const ifrt::DeviceListPtr& devices,
                                                   ifrt::MemoryKind memory) {

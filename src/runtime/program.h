@@ -1,5 +1,5 @@
-// An executable of one session: what the compiler said of it, its types resolved once, and where it is loaded. It is loaded
-// into a context by the first launch there, and again by itself after an engine was started anew.
+// An executable of one session: what the compiler said of it, its types resolved once, and where it is loaded. It is
+// loaded into a context by the first launch there, and again by itself after an engine was started anew.
 //
 // Owned by a session; used inside tasks of the core's executor only.
 #pragma once
@@ -21,7 +21,7 @@ class Program {
  public:
   struct Parameter {
     ifrt::DType dtype{};
-    ifrt::Shape shape;          // global
+    ifrt::Shape shape;  // global
     ifrt::ShardingPtr sharding;
     bool may_donate = false;
     ifrt::ShardingPtr accepted;  // the last one that was found equivalent

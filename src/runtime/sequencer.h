@@ -1,6 +1,6 @@
-// One order for everything. Each session has a queue; the head of a queue goes to the engines as soon as what it waits for is
-// there (its hosts, the client's bytes, a context), and nothing of that session overtakes it. Sessions don't wait for each
-// other: the order between them is that in which their heads became ready.
+// One order for everything. Each session has a queue; the head of a queue goes to the engines as soon as what it waits
+// for is there (its hosts, the client's bytes, a context), and nothing of that session overtakes it. Sessions don't
+// wait for each other: the order between them is that in which their heads became ready.
 //
 // Owned by the core; used inside tasks of its executor only.
 #pragma once
@@ -19,8 +19,8 @@
 namespace parkway::runtime {
 
 struct Operation {
-  HostList hosts;       // whose engines take part
-  bool context = false; // they must share an open context
+  HostList hosts;        // whose engines take part
+  bool context = false;  // they must share an open context
   int inputs_awaited = 0;
   uint64_t awaited_context = 0;  // the last one that it waited for
   int contexts_awaited = 0;

@@ -10,9 +10,7 @@
 
 namespace parkway::runtime {
 
-std::string DescribeSpec(const ArraySpec& spec) {
-  return absl::StrCat(ifrt::Name(spec.dtype), spec.shape.ToString());
-}
+std::string DescribeSpec(const ArraySpec& spec) { return absl::StrCat(ifrt::Name(spec.dtype), spec.shape.ToString()); }
 
 // ---- Handles
 
@@ -24,15 +22,16 @@ absl::StatusOr<ArrayRecord*> SessionImpl::Find(Handle array, absl::string_view w
                      " in this session. Arrays of an earlier connection can't be used after a reconnect"));
   }
   if (it->second.deleted()) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": the array ", DescribeSpec(it->second.spec), " (handle ", array,
-                                                   ") has been deleted or donated"));
+    return absl::InvalidArgumentError(absl::StrCat(what, ": the array ", DescribeSpec(it->second.spec), " (handle ",
+                                                   array, ") has been deleted or donated"));
   }
   return &it->second;
 }
 
 absl::Status SessionImpl::CheckNewHandle(Handle result) const {
   if (result == 0 || arrays_.contains(result)) {
-    return absl::InvalidArgumentError(absl::StrCat("handle ", result, " for a new array is ", result == 0 ? "zero" : "in use"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("handle ", result, " for a new array is ", result == 0 ? "zero" : "in use"));
   }
   return absl::OkStatus();
 }
@@ -63,9 +62,9 @@ absl::StatusOr<ArrayRecord> SessionImpl::NewRecord(const ArraySpec& spec) {
   int64_t bytes = 0;
   for (int32_t device : spec.sharding->devices()->ids()) {
     if (!core_->options.topology.IsDevice(device)) {
-      return absl::InvalidArgumentError(absl::StrCat("array ", DescribeSpec(spec), " names ",
-                                                     core_->options.topology.Describe(device), "; this cluster has devices 0 to ",
-                                                     core_->options.topology.devices().size() - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("array ", DescribeSpec(spec), " names ", core_->options.topology.Describe(device),
+                       "; this cluster has devices 0 to ", core_->options.topology.devices().size() - 1));
     }
   }
   if (ifrt::ByteWidth(spec.dtype) > 0) {
@@ -117,8 +116,8 @@ absl::Status SessionImpl::CheckHostShards(const ArraySpec& spec, const std::vect
   std::vector<bool> given(spec.sharding->num_shards());
   for (const HostShards& source : shards) {
     if (source.dtype != spec.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat("array ", DescribeSpec(spec), " can't be made of a host buffer of ",
-                                                     ifrt::Name(source.dtype)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("array ", DescribeSpec(spec), " can't be made of a host buffer of ", ifrt::Name(source.dtype)));
     }
     if (!source.byte_strides.empty() && ifrt::ByteWidth(source.dtype) > 0) {
       PARKWAY_RETURN_IF_ERROR(
@@ -126,8 +125,9 @@ absl::Status SessionImpl::CheckHostShards(const ArraySpec& spec, const std::vect
     }
     for (int shard : source.shards) {
       if (shard < 0 || shard >= spec.sharding->num_shards() || given[shard]) {
-        return absl::InvalidArgumentError(absl::StrCat("array ", DescribeSpec(spec), " has ", spec.sharding->num_shards(),
-                                                       " shards; shard ", shard, " is given twice or is none of them"));
+        return absl::InvalidArgumentError(absl::StrCat("array ", DescribeSpec(spec), " has ",
+                                                       spec.sharding->num_shards(), " shards; shard ", shard,
+                                                       " is given twice or is none of them"));
       }
       given[shard] = true;
       if (whole_source) {
@@ -138,9 +138,9 @@ absl::Status SessionImpl::CheckHostShards(const ArraySpec& spec, const std::vect
       }
       PARKWAY_ASSIGN_OR_RETURN(ifrt::Shape expected, spec.sharding->ShardShape(spec.shape, shard));
       if (!(expected == source.shape)) {
-        return absl::InvalidArgumentError(absl::StrCat("shard ", shard, " of array ", DescribeSpec(spec), " is of shape ",
-                                                       expected.ToString(), ", but its host buffer is of shape ",
-                                                       source.shape.ToString()));
+        return absl::InvalidArgumentError(absl::StrCat("shard ", shard, " of array ", DescribeSpec(spec),
+                                                       " is of shape ", expected.ToString(),
+                                                       ", but its host buffer is of shape ", source.shape.ToString()));
       }
     }
   }
@@ -155,8 +155,8 @@ absl::Status SessionImpl::CheckHostShards(const ArraySpec& spec, const std::vect
 namespace {
 
 // What a Put does for one host, out of the sources that have come.
-Op PutFor(int host, const Topology& topology, const ArraySpec& spec, uint64_t array, absl::Span<const HostShards> sources,
-          absl::Span<const HostSource> encoded, bool whole_source) {
+Op PutFor(int host, const Topology& topology, const ArraySpec& spec, uint64_t array,
+          absl::Span<const HostShards> sources, absl::Span<const HostSource> encoded, bool whole_source) {
   Op op;
   parkway::Put* put = op.mutable_put();
   put->set_array(array);
@@ -186,12 +186,12 @@ Op PutFor(int host, const Topology& topology, const ArraySpec& spec, uint64_t ar
   return op;
 }
 
-absl::StatusOr<Bytes> CheckedSource(const ArraySpec& spec, const HostShards& source, const absl::StatusOr<Bytes>& bytes) {
+absl::StatusOr<Bytes> CheckedSource(const ArraySpec& spec, const HostShards& source,
+                                    const absl::StatusOr<Bytes>& bytes) {
   if (!bytes.ok()) return Annotate(bytes.status(), absl::StrCat("host buffer of array ", DescribeSpec(spec)));
   int width = ifrt::ByteWidth(source.dtype);
-  ifrt::Dims strides = source.byte_strides.empty()
-                           ? ifrt::RowMajorStrides(source.shape, width)
-                           : ifrt::Dims(source.byte_strides.begin(), source.byte_strides.end());
+  ifrt::Dims strides = source.byte_strides.empty() ? ifrt::RowMajorStrides(source.shape, width)
+                                                   : ifrt::Dims(source.byte_strides.begin(), source.byte_strides.end());
   PARKWAY_ASSIGN_OR_RETURN(int64_t expected, ifrt::StridedSize(source.shape, strides, width));
   if (static_cast<int64_t>(bytes->size) != expected) {
     return absl::InvalidArgumentError(absl::StrCat("host buffer of array ", DescribeSpec(spec), " has ", bytes->size,
@@ -207,8 +207,9 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
   if (absl::Status fresh = CheckNewHandle(result); !fresh.ok()) return fresh;
   if (spec.dtype == ifrt::DType::kString) return PutStrings(result, spec, std::move(record), std::move(sources));
   if (ifrt::ByteWidth(spec.dtype) == 0) {
-    return FailResults({result}, {spec}, absl::UnimplementedError(absl::StrCat(
-                                             "arrays of ", ifrt::Name(spec.dtype), " can't be made of host buffers")));
+    return FailResults(
+        {result}, {spec},
+        absl::UnimplementedError(absl::StrCat("arrays of ", ifrt::Name(spec.dtype), " can't be made of host buffers")));
   }
   BuffersRef buffers = record.whole->buffers();
   auto whole = record.whole;
@@ -310,21 +311,22 @@ absl::StatusOr<ArrayRecord> SessionImpl::Rearranged(const ArraySpec& spec, absl:
                                                     absl::Span<const RemapSource> sources, absl::string_view what) {
   if (static_cast<int>(sources.size()) != spec.sharding->num_shards()) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", spec.sharding->num_shards(), " shards of ",
-                                                   DescribeSpec(spec), " are to be made of ", sources.size(), " inputs"));
+                                                   DescribeSpec(spec), " are to be made of ", sources.size(),
+                                                   " inputs"));
   }
   ArrayRecord record{spec, nullptr, {}};
   for (size_t i = 0; i < sources.size(); ++i) {
     const ArrayRecord& input = *inputs[sources[i].input];
     int shard = sources[i].input_shard;
     if (input.spec.dtype != spec.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat(what, ": input ", sources[i].input, " is ", DescribeSpec(input.spec),
-                                                     ", the result is ", DescribeSpec(spec)));
+      return absl::InvalidArgumentError(absl::StrCat(what, ": input ", sources[i].input, " is ",
+                                                     DescribeSpec(input.spec), ", the result is ", DescribeSpec(spec)));
     }
     if (input.device_of(shard) != spec.sharding->devices()->id(static_cast<int>(i))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          what, ": shard ", i, " of ", DescribeSpec(spec), " lies on ",
-          core_->options.topology.Describe(spec.sharding->devices()->id(static_cast<int>(i))), ", its input on ",
-          core_->options.topology.Describe(input.device_of(shard))));
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": shard ", i, " of ", DescribeSpec(spec), " lies on ",
+                       core_->options.topology.Describe(spec.sharding->devices()->id(static_cast<int>(i))),
+                       ", its input on ", core_->options.topology.Describe(input.device_of(shard))));
     }
     absl::StatusOr<ifrt::Shape> expected = spec.sharding->ShardShape(spec.shape, static_cast<int>(i));
     absl::StatusOr<ifrt::Shape> given = input.spec.sharding->ShardShape(input.spec.shape, shard);
@@ -371,9 +373,10 @@ absl::Status SessionImpl::Disassemble(Handle array, absl::Span<const Handle> res
   if (!found.ok()) return FailResults(results, {}, found.status());
   ArrayRecord input = **found;  // a copy: making results may move the table
   if (static_cast<int>(results.size()) != input.num_shards()) {
-    return FailResults(results, {}, absl::InvalidArgumentError(absl::StrCat(
-        "splitting ", DescribeSpec(input.spec), ": it has ", input.num_shards(), " shards, and ", results.size(),
-        " results were asked for")));
+    return FailResults(
+        results, {},
+        absl::InvalidArgumentError(absl::StrCat("splitting ", DescribeSpec(input.spec), ": it has ", input.num_shards(),
+                                                " shards, and ", results.size(), " results were asked for")));
   }
   for (int i = 0; i < input.num_shards(); ++i) {
     ArraySpec spec{input.spec.dtype, input.spec.shape, input.spec.sharding->ShardOf(i)};
@@ -399,9 +402,10 @@ absl::Status SessionImpl::FullyReplicatedShard(Handle array, Handle result, Copy
   if (!found.ok()) return FailResults({result}, {}, found.status());
   ArrayRecord input = **found;
   if (!input.spec.sharding->IsFullyReplicated()) {
-    return FailResults({result}, {input.spec}, absl::InvalidArgumentError(absl::StrCat(
-        "taking one replica: ", DescribeSpec(input.spec), " with sharding ", input.spec.sharding->ToString(),
-        " is not fully replicated")));
+    return FailResults(
+        {result}, {input.spec},
+        absl::InvalidArgumentError(absl::StrCat("taking one replica: ", DescribeSpec(input.spec), " with sharding ",
+                                                input.spec.sharding->ToString(), " is not fully replicated")));
   }
   ArrayRecord record{ArraySpec{input.spec.dtype, input.spec.shape, input.spec.sharding->ShardOf(0)}, nullptr, {}};
   record.shards.push_back(input.ShardAt(0));
@@ -417,8 +421,8 @@ absl::Status SessionImpl::Remap(absl::Span<const Handle> arrays, absl::Span<cons
   for (const RemapOutput& output : outputs) specs.push_back(output.spec);
   auto check = [&]() -> absl::Status {
     if (results.size() != outputs.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("remapping arrays: ", outputs.size(), " outputs, but ", results.size(),
-                                                     " result handles"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("remapping arrays: ", outputs.size(), " outputs, but ", results.size(), " result handles"));
     }
     std::vector<const ArrayRecord*> inputs;
     for (Handle handle : arrays) {
@@ -430,8 +434,8 @@ absl::Status SessionImpl::Remap(absl::Span<const Handle> arrays, absl::Span<cons
       for (const RemapSource& source : output.sources) {
         if (source.input < 0 || source.input >= static_cast<int>(inputs.size()) || source.input_shard < 0 ||
             source.input_shard >= inputs[source.input]->num_shards()) {
-          return absl::InvalidArgumentError(absl::StrCat("remapping arrays: there is no shard ", source.input_shard,
-                                                         " of input ", source.input));
+          return absl::InvalidArgumentError(
+              absl::StrCat("remapping arrays: there is no shard ", source.input_shard, " of input ", source.input));
         }
       }
       PARKWAY_ASSIGN_OR_RETURN(ArrayRecord record, Rearranged(output.spec, inputs, output.sources, "remapping arrays"));
@@ -454,7 +458,8 @@ absl::StatusOr<Handle> SessionImpl::Delete(absl::Span<const Handle> arrays) {
     if (it != arrays_.end()) {
       it->second.Drop();
     } else if (status.ok()) {
-      status = absl::InvalidArgumentError(absl::StrCat("deleting: there is no array with handle ", handle, " in this session"));
+      status = absl::InvalidArgumentError(
+          absl::StrCat("deleting: there is no array with handle ", handle, " in this session"));
     }
   }
   return NewFuture(true, status);
@@ -560,8 +565,9 @@ void SessionImpl::Read(Handle array, absl::AnyInvocable<void(absl::StatusOr<Byte
   }
   const ArrayRecord& record = **found;
   if (record.num_shards() > 1 && !record.spec.sharding->IsFullyReplicated()) {
-    done(absl::InvalidArgumentError(absl::StrCat("reading ", DescribeSpec(record.spec),
-                                                 ": only arrays of one shard or fully replicated ones can be read whole")));
+    done(absl::InvalidArgumentError(
+        absl::StrCat("reading ", DescribeSpec(record.spec),
+                     ": only arrays of one shard or fully replicated ones can be read whole")));
     return;
   }
   int shard = 0;
@@ -582,21 +588,22 @@ void SessionImpl::Read(Handle array, absl::AnyInvocable<void(absl::StatusOr<Byte
   }
   auto pin = record.ShardAt(shard);
   auto shared = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<Bytes>)>>(std::move(done));
-  Submit({core_->options.topology.device(device).host}, false, 0,
-         [this, pin, buffers, device, shared](uint64_t) mutable {
-           --operations_;
-           absl::Status error = buffers->ShardError(device);
-           if (!error.ok()) return (*shared)(error);
-           core_->engines->Read(id_, *buffers, device, false, [shared, pin, buffers, device](absl::StatusOr<Bytes> bytes) {
-             if (bytes.ok()) return (*shared)(std::move(bytes));
-             // The engine's word is a symptom where the core knows the cause, or soon will.
-             buffers->WhenSettled([shared, buffers, device, symptom = bytes.status()] {
-               absl::Status cause = buffers->ShardError(device);
-               (*shared)(cause.ok() ? symptom : cause);
-             });
-           });
-         },
-         [shared](const absl::Status& why) { (*shared)(why); });
+  Submit(
+      {core_->options.topology.device(device).host}, false, 0,
+      [this, pin = std::move(pin), buffers, device, shared](uint64_t) mutable {
+        --operations_;
+        absl::Status error = buffers->ShardError(device);
+        if (!error.ok()) return (*shared)(error);
+        core_->engines->Read(id_, *buffers, device, false, [shared, buffers, device](absl::StatusOr<Bytes> bytes) {
+          if (bytes.ok()) return (*shared)(std::move(bytes));
+          // The engine's word is a symptom where the core knows the cause, or soon will.
+          buffers->WhenSettled([shared, buffers, device, symptom = bytes.status()] {
+            absl::Status cause = buffers->ShardError(device);
+            (*shared)(cause.ok() ? symptom : cause);
+          });
+        });
+      },
+      [shared](const absl::Status& why) { (*shared)(why); });
 }
 
 absl::StatusOr<ArraySpec> SessionImpl::Describe(Handle array) const {

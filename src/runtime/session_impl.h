@@ -1,6 +1,6 @@
-// The core's side of a session. Requests take effect here at once, in the client's order: handles appear, arrays are marked
-// deleted, errors are found that can be found. What engines must do becomes an Operation for the sequencer; it holds
-// references to the arrays that it uses, so that deleting them meanwhile is harmless.
+// The core's side of a session. Requests take effect here at once, in the client's order: handles appear, arrays are
+// marked deleted, errors are found that can be found. What engines must do becomes an Operation for the sequencer; it
+// holds references to the arrays that it uses, so that deleting them meanwhile is harmless.
 #pragma once
 
 #include <memory>
@@ -105,15 +105,16 @@ class SessionImpl : public Session {
 
   absl::StatusOr<ArrayRecord> Rearranged(const ArraySpec& spec, absl::Span<const ArrayRecord* const> inputs,
                                          absl::Span<const RemapSource> sources, absl::string_view what);
-  // New bytes for `spec` out of `input`: by shard position (`by_position`), or by region. `reinterpret`: other element type.
+  // New bytes for `spec` out of `input`: by shard position (`by_position`), or by region. `reinterpret`: other element
+  // type.
   absl::Status SubmitMove(const ArrayRecord& input, const ArraySpec& spec, ArrayRecord output, bool by_position,
                           bool reinterpret, std::string what);
   void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what);
   absl::Status CopyOne(Handle array, Handle result, const ifrt::DeviceListPtr& devices,
                        const std::optional<std::string>& memory_kind);
   absl::Status CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec);
-  absl::Status MoveAll(absl::Span<const Handle> arrays, absl::Span<const Handle> results, absl::Span<const ArraySpec> specs,
-                       CopySemantics semantics, absl::string_view what,
+  absl::Status MoveAll(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
+                       absl::Span<const ArraySpec> specs, CopySemantics semantics, absl::string_view what,
                        absl::FunctionRef<absl::StatusOr<ArrayRecord>(const ArrayRecord&, const ArraySpec&)> one);
   void FinishInput(Handle array, CopySemantics semantics);
 

@@ -1,6 +1,7 @@
-// Moving bytes between shards: copies to other devices and memories, reshards, bitcasts. A move is planned when it is asked
-// for: which shard of the input each box of the output comes from, the nearest replica first. When its turn comes, hosts
-// that have bytes which others need offer them (Export), and the hosts of the output pull and put together (Gather).
+// Moving bytes between shards: copies to other devices and memories, reshards, bitcasts. A move is planned when it is
+// asked for: which shard of the input each box of the output comes from, the nearest replica first. When its turn
+// comes, hosts that have bytes which others need offer them (Export), and the hosts of the output pull and put together
+// (Gather).
 #include <algorithm>
 #include <utility>
 
@@ -15,9 +16,9 @@ namespace parkway::runtime {
 
 struct SessionImpl::Move {
   struct Box {
-    int source = 0;      // shard of the input
-    ifrt::Region from;   // inside that shard
-    ifrt::Region to;     // inside the output's shard
+    int source = 0;     // shard of the input
+    ifrt::Region from;  // inside that shard
+    ifrt::Region to;    // inside the output's shard
   };
   struct Target {
     int device = 0;
@@ -101,8 +102,8 @@ absl::Status SessionImpl::SubmitMove(const ArrayRecord& input, const ArraySpec& 
       for (const auto& [region, shards] : replicas) {
         std::optional<ifrt::Region> common = ifrt::Intersect(wanted, region);
         if (!common.has_value()) continue;
-        target.boxes.push_back(Move::Box{Nearest(input, shards, device, topology), Relative(*common, region),
-                                         Relative(*common, wanted)});
+        target.boxes.push_back(
+            Move::Box{Nearest(input, shards, device, topology), Relative(*common, region), Relative(*common, wanted)});
       }
     }
     int host = topology.device(device).host;
@@ -214,8 +215,9 @@ absl::Status SessionImpl::Copy(absl::Span<const Handle> arrays, absl::Span<const
                                ifrt::DeviceListPtr devices, std::optional<std::string> memory_kind,
                                CopySemantics semantics) {
   if (arrays.size() != results.size()) {
-    return FailResults(results, {}, absl::InvalidArgumentError(absl::StrCat("copying ", arrays.size(), " arrays to ",
-                                                                            results.size(), " results")));
+    return FailResults(
+        results, {},
+        absl::InvalidArgumentError(absl::StrCat("copying ", arrays.size(), " arrays to ", results.size(), " results")));
   }
   absl::Status first;
   for (size_t i = 0; i < arrays.size(); ++i) {
@@ -236,8 +238,8 @@ absl::Status SessionImpl::CopyOne(Handle array, Handle result, const ifrt::Devic
   if (!found.ok()) return FailResults({result}, {}, found.status());
   ArrayRecord input = **found;
   const ifrt::ShardingPtr& from = input.spec.sharding;
-  absl::StatusOr<ifrt::ShardingPtr> sharding =
-      from->With(devices != nullptr ? devices : from->devices(), memory_kind.has_value() ? memory_kind : from->memory_kind());
+  absl::StatusOr<ifrt::ShardingPtr> sharding = from->With(devices != nullptr ? devices : from->devices(),
+                                                          memory_kind.has_value() ? memory_kind : from->memory_kind());
   if (!sharding.ok()) {
     return FailResults({result}, {input.spec}, Annotate(sharding.status(), "copying " + DescribeSpec(input.spec)));
   }
@@ -283,57 +285,58 @@ absl::Status SessionImpl::CopyStrings(const ArrayRecord& input, Handle result, c
 
 absl::Status SessionImpl::Reshard(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
                                   std::vector<ArraySpec> specs, CopySemantics semantics) {
-  return MoveAll(arrays, results, specs, semantics, "resharding",
-                 [this](const ArrayRecord& input, const ArraySpec& spec) -> absl::StatusOr<ArrayRecord> {
-                   if (input.spec.dtype != spec.dtype || !(input.spec.shape == spec.shape)) {
-                     return absl::InvalidArgumentError(absl::StrCat("resharding ", DescribeSpec(input.spec), " to ",
-                                                                    DescribeSpec(spec), ": type and shape must stay"));
-                   }
-                   bool same_memory = input.spec.sharding->memory_kind().value_or("device") ==
-                                      spec.sharding->memory_kind().value_or("device");
-                   if (same_memory && input.spec.sharding->devices() == spec.sharding->devices() &&
-                       input.spec.sharding->Equivalent(*spec.sharding, spec.shape)) {
-                     ArrayRecord same = input;
-                     same.spec = spec;
-                     return same;
-                   }
-                   PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec));
-                   PARKWAY_RETURN_IF_ERROR(
-                       SubmitMove(input, spec, output, false, false, "reshard of " + DescribeSpec(spec)));
-                   return output;
-                 });
+  return MoveAll(
+      arrays, results, specs, semantics, "resharding",
+      [this](const ArrayRecord& input, const ArraySpec& spec) -> absl::StatusOr<ArrayRecord> {
+        if (input.spec.dtype != spec.dtype || !(input.spec.shape == spec.shape)) {
+          return absl::InvalidArgumentError(absl::StrCat("resharding ", DescribeSpec(input.spec), " to ",
+                                                         DescribeSpec(spec), ": type and shape must stay"));
+        }
+        bool same_memory =
+            input.spec.sharding->memory_kind().value_or("device") == spec.sharding->memory_kind().value_or("device");
+        if (same_memory && input.spec.sharding->devices() == spec.sharding->devices() &&
+            input.spec.sharding->Equivalent(*spec.sharding, spec.shape)) {
+          ArrayRecord same = input;
+          same.spec = spec;
+          return same;
+        }
+        PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec));
+        PARKWAY_RETURN_IF_ERROR(SubmitMove(input, spec, output, false, false, "reshard of " + DescribeSpec(spec)));
+        return output;
+      });
 }
 
 absl::Status SessionImpl::Bitcast(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
                                   std::vector<ArraySpec> specs, CopySemantics semantics) {
-  return MoveAll(arrays, results, specs, semantics, "bitcasting",
-                 [this](const ArrayRecord& input, const ArraySpec& spec) -> absl::StatusOr<ArrayRecord> {
-                   auto mismatch = [&](absl::string_view what) {
-                     return absl::InvalidArgumentError(absl::StrCat("bitcasting ", DescribeSpec(input.spec), " to ",
-                                                                    DescribeSpec(spec), ": ", what, " must stay"));
-                   };
-                   if (input.spec.sharding->devices() != spec.sharding->devices()) return mismatch("the devices");
-                   for (int i = 0; i < spec.sharding->num_shards(); ++i) {
-                     PARKWAY_ASSIGN_OR_RETURN(ifrt::Shape from, input.spec.sharding->ShardShape(input.spec.shape, i));
-                     PARKWAY_ASSIGN_OR_RETURN(ifrt::Shape to, spec.sharding->ShardShape(spec.shape, i));
-                     PARKWAY_ASSIGN_OR_RETURN(int64_t from_bytes, from.ByteSize(input.spec.dtype));
-                     PARKWAY_ASSIGN_OR_RETURN(int64_t to_bytes, to.ByteSize(spec.dtype));
-                     if (from_bytes != to_bytes) return mismatch("the size of each shard in bytes");
-                   }
-                   PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec));
-                   PARKWAY_RETURN_IF_ERROR(
-                       SubmitMove(input, spec, output, true, true, "bitcast to " + DescribeSpec(spec)));
-                   return output;
-                 });
+  return MoveAll(
+      arrays, results, specs, semantics, "bitcasting",
+      [this](const ArrayRecord& input, const ArraySpec& spec) -> absl::StatusOr<ArrayRecord> {
+        auto mismatch = [&](absl::string_view what) {
+          return absl::InvalidArgumentError(absl::StrCat("bitcasting ", DescribeSpec(input.spec), " to ",
+                                                         DescribeSpec(spec), ": ", what, " must stay"));
+        };
+        if (input.spec.sharding->devices() != spec.sharding->devices()) return mismatch("the devices");
+        for (int i = 0; i < spec.sharding->num_shards(); ++i) {
+          PARKWAY_ASSIGN_OR_RETURN(ifrt::Shape from, input.spec.sharding->ShardShape(input.spec.shape, i));
+          PARKWAY_ASSIGN_OR_RETURN(ifrt::Shape to, spec.sharding->ShardShape(spec.shape, i));
+          PARKWAY_ASSIGN_OR_RETURN(int64_t from_bytes, from.ByteSize(input.spec.dtype));
+          PARKWAY_ASSIGN_OR_RETURN(int64_t to_bytes, to.ByteSize(spec.dtype));
+          if (from_bytes != to_bytes) return mismatch("the size of each shard in bytes");
+        }
+        PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec));
+        PARKWAY_RETURN_IF_ERROR(SubmitMove(input, spec, output, true, true, "bitcast to " + DescribeSpec(spec)));
+        return output;
+      });
 }
 
-absl::Status SessionImpl::MoveAll(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
-                                  absl::Span<const ArraySpec> specs, CopySemantics semantics, absl::string_view what,
-                                  absl::FunctionRef<absl::StatusOr<ArrayRecord>(const ArrayRecord&, const ArraySpec&)> one) {
+absl::Status SessionImpl::MoveAll(
+    absl::Span<const Handle> arrays, absl::Span<const Handle> results, absl::Span<const ArraySpec> specs,
+    CopySemantics semantics, absl::string_view what,
+    absl::FunctionRef<absl::StatusOr<ArrayRecord>(const ArrayRecord&, const ArraySpec&)> one) {
   if (arrays.size() != results.size() || arrays.size() != specs.size()) {
-    return FailResults(results, specs, absl::InvalidArgumentError(absl::StrCat(what, " ", arrays.size(), " arrays: ",
-                                                                               specs.size(), " types and ", results.size(),
-                                                                               " results were given")));
+    return FailResults(results, specs,
+                       absl::InvalidArgumentError(absl::StrCat(what, " ", arrays.size(), " arrays: ", specs.size(),
+                                                               " types and ", results.size(), " results were given")));
   }
   absl::Status first;
   for (size_t i = 0; i < arrays.size(); ++i) {

@@ -32,33 +32,34 @@ void SessionImpl::Compile(CompileRequest request, absl::AnyInvocable<void(absl::
   job.set_num_devices(static_cast<int>(request.devices.size()));
   uint64_t id = job.job();
   compiles_[id] = true;
-  core_->options.compiler->Compile(
-      std::move(job), [this, id, alive = alive_, executor = core_->options.executor, devices = std::move(request.devices),
-                       done = std::move(done)](absl::StatusOr<CompiledProgram> compiled) mutable {
-        executor->Post([this, id, alive = std::move(alive), devices = std::move(devices), done = std::move(done),
-                        compiled = std::move(compiled)]() mutable {
-          if (!*alive) return;
-          compiles_.erase(id);
-          if (!compiled.ok()) return done(compiled.status());
-          auto program = std::make_shared<const CompiledProgram>(*std::move(compiled));
-          absl::StatusOr<std::unique_ptr<Program>> made =
-              Program::Make(std::move(program), std::move(devices), core_->engines.get(), &core_->options);
-          if (!made.ok()) return done(made.status());
-          Handle handle = NewHandle();
-          programs_[handle] = *std::move(made);
-          CompileReply reply = *Executable(handle);
-          reply.ready_future = NewFuture(true);
-          done(std::move(reply));
-        });
-      });
+  core_->options.compiler->Compile(std::move(job), [this, id, alive = alive_, executor = core_->options.executor,
+                                                    devices = std::move(request.devices), done = std::move(done)](
+                                                       absl::StatusOr<CompiledProgram> compiled) mutable {
+    executor->Post([this, id, alive = std::move(alive), devices = std::move(devices), done = std::move(done),
+                    compiled = std::move(compiled)]() mutable {
+      if (!*alive) return;
+      compiles_.erase(id);
+      if (!compiled.ok()) return done(compiled.status());
+      auto program = std::make_shared<const CompiledProgram>(*std::move(compiled));
+      absl::StatusOr<std::unique_ptr<Program>> made =
+          Program::Make(std::move(program), std::move(devices), core_->engines.get(), &core_->options);
+      if (!made.ok()) return done(made.status());
+      Handle handle = NewHandle();
+      programs_[handle] = *std::move(made);
+      CompileReply reply = *Executable(handle);
+      reply.ready_future = NewFuture(true);
+      done(std::move(reply));
+    });
+  });
 }
 
 absl::StatusOr<CompileReply> SessionImpl::Executable(Handle executable) const {
   auto it = programs_.find(executable);
   if (it == programs_.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no executable with handle ", executable,
-                                                   " in this session. Executables of an earlier connection can't be used "
-                                                   "after a reconnect: call jax.clear_caches()"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no executable with handle ", executable,
+                     " in this session. Executables of an earlier connection can't be used "
+                     "after a reconnect: call jax.clear_caches()"));
   }
   return CompileReply{executable, 0, it->second->compiled_ref(), it->second->devices()};
 }
@@ -96,8 +97,8 @@ absl::StatusOr<std::vector<ArrayRecord>> SessionImpl::GatherArguments(Program& p
                                                    " arguments; ", request.arguments.size(), " were given"));
   }
   if (!request.results.empty() && request.results.size() != program.outputs().size()) {
-    return absl::InvalidArgumentError(absl::StrCat(program.Describe(), " makes ", program.outputs().size(), " results; ",
-                                                   request.results.size(), " handles were given"));
+    return absl::InvalidArgumentError(absl::StrCat(program.Describe(), " makes ", program.outputs().size(),
+                                                   " results; ", request.results.size(), " handles were given"));
   }
   for (Handle result : request.results) PARKWAY_RETURN_IF_ERROR(CheckNewHandle(result));
   std::vector<ArrayRecord> arguments;
@@ -123,9 +124,9 @@ absl::Status SessionImpl::CheckMemory(Program& program) const {
     // Its outputs are counted already: they exist since it was dispatched.
     int64_t total = core_->engines->bytes_on(host) + wanted;
     if (total > limit) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("out of memory: ", program.Describe(), " needs ", total, " bytes on ",
-                       core_->options.topology.DescribeHost(host), ", which has ", limit));
+      return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", program.Describe(), " needs ", total,
+                                                       " bytes on ", core_->options.topology.DescribeHost(host),
+                                                       ", which has ", limit));
     }
   }
   return absl::OkStatus();
@@ -133,15 +134,12 @@ absl::Status SessionImpl::CheckMemory(Program& program) const {
 
 absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request) {
   auto it = programs_.find(request.executable);
-  absl::Status status = it == programs_.end() ? Executable(request.executable).status() : absl::OkStatus();
-  std::shared_ptr<Program> program = it == programs_.end() ? nullptr : it->second;
-  absl::StatusOr<std::vector<ArrayRecord>> arguments = status;
-  if (status.ok()) arguments = GatherArguments(*program, request);
+  if (it == programs_.end()) return FailResults(request.results, {}, Executable(request.executable).status());
+  std::shared_ptr<Program> program = it->second;
+  absl::StatusOr<std::vector<ArrayRecord>> arguments = GatherArguments(*program, request);
   if (!arguments.ok()) {
     std::vector<ArraySpec> specs;
-    if (program != nullptr) {
-      for (const Program::Output& output : program->outputs()) specs.push_back(output.spec);
-    }
+    for (const Program::Output& output : program->outputs()) specs.push_back(output.spec);
     return FailResults(request.results, specs, arguments.status());
   }
 
@@ -182,7 +180,8 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
   };
   auto issue = [this, program, arguments = *std::move(arguments), donated = std::move(donated), outputs, future,
                 launch_id = request.launch_id](uint64_t context) mutable {
-    Launch(program, std::move(arguments), std::move(donated), std::move(outputs), launch_id, context, std::move(future));
+    Launch(program, std::move(arguments), std::move(donated), std::move(outputs), launch_id, context,
+           std::move(future));
     program.reset();
   };
   Submit(program->hosts(), program->spans_hosts(), 0, std::move(issue), std::move(fail));
@@ -235,7 +234,8 @@ void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<Ar
     argument.whole->buffers()->donated = true;
   }
   for (const BuffersRef& output : outputs) launch->add_outputs(output->id());
-  InFlight entry{.session = id_, .hosts = program->hosts(), .outputs = std::move(outputs), .context = context, .launch = true};
+  InFlight entry{
+      .session = id_, .hosts = program->hosts(), .outputs = std::move(outputs), .context = context, .launch = true};
   entry.what = program->Describe();
   entry.fingerprint = program->compiled().fingerprint();
   if (status) {

@@ -14,11 +14,8 @@ Topology::Topology(std::vector<SliceSpec> slices) : slices_(std::move(slices)) {
       for (int d = 0; d < slices_[s].devices_per_host; ++d) {
         int id = static_cast<int>(devices_.size());
         host.devices.push_back(id);
-        devices_.push_back(Device{.id = id,
-                                  .slice = s,
-                                  .host = static_cast<int>(hosts_.size()),
-                                  .host_in_slice = h,
-                                  .ordinal = d});
+        devices_.push_back(
+            Device{.id = id, .slice = s, .host = static_cast<int>(hosts_.size()), .host_in_slice = h, .ordinal = d});
       }
       hosts_.push_back(std::move(host));
     }
@@ -37,9 +34,10 @@ std::string Topology::DescribeHost(int host) const {
 
 absl::StatusOr<SliceSpec> ParseSliceSpec(absl::string_view text) {
   auto wrong = [&] {
-    return absl::InvalidArgumentError(absl::StrCat("slice type \"", text,
-                                                   "\" is not of the form cpu:HxD (hosts in the slice, devices on each), "
-                                                   "for example cpu:1x2"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("slice type \"", text,
+                     "\" is not of the form cpu:HxD (hosts in the slice, devices on each), "
+                     "for example cpu:1x2"));
   };
   std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
   if (parts.size() != 2 || parts[0].empty()) return wrong();
@@ -50,8 +48,9 @@ absl::StatusOr<SliceSpec> ParseSliceSpec(absl::string_view text) {
     return wrong();
   }
   if (spec.hosts > limits::kMaxHostsPerSlice || spec.devices_per_host > limits::kMaxDevicesPerHost) {
-    return absl::InvalidArgumentError(absl::StrCat("slice type \"", text, "\" is larger than ", limits::kMaxHostsPerSlice,
-                                                   " hosts of ", limits::kMaxDevicesPerHost, " devices"));
+    return absl::InvalidArgumentError(absl::StrCat("slice type \"", text, "\" is larger than ",
+                                                   limits::kMaxHostsPerSlice, " hosts of ", limits::kMaxDevicesPerHost,
+                                                   " devices"));
   }
   return spec;
 }
