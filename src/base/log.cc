@@ -10,6 +10,7 @@ void InitLogging(const std::string& role, const std::string& log_dir) {
   static const std::string* name = new std::string("parkway-" + role);  // glog keeps the pointer
   std::signal(SIGPIPE, SIG_IGN);
   FLAGS_logbufsecs = 0;
+  FLAGS_log_year_in_prefix = false;  // I1101 04:51:41.967764: tools read these lines
   if (log_dir.empty()) {
     FLAGS_logtostderr = true;
   } else {

@@ -2,6 +2,7 @@
 // gave.
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/limits.h"
@@ -12,6 +13,12 @@
 
 namespace parkway::manager {
 namespace {
+
+constexpr size_t kTokenBytes = 32;  // hexadecimal digits: it goes through an environment variable
+
+bool IsToken(const std::string& token) {
+  return token.size() == kTokenBytes && std::all_of(token.begin(), token.end(), absl::ascii_isxdigit);
+}
 
 absl::Status CheckRequest(const LeaseRequest& request) {
   if (request.slices_size() < 1 || request.slices_size() > limits::kMaxSlicesPerLease) {
@@ -55,9 +62,8 @@ void ManagerState::Request(StreamId stream, const LeaseRequest& request) {
   Lease lease;
   lease.id = resume ? request.held().lease() : options_.random();
   lease.token = resume ? request.held().token() : "";
-  while (lease.token.size() < 16) {
-    const uint64_t bits = options_.random();
-    lease.token.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+  while (lease.token.size() < kTokenBytes) {
+    absl::StrAppend(&lease.token, absl::Hex(options_.random(), absl::kZeroPad16));
   }
   lease.stream = stream;
   lease.request = request;
@@ -88,7 +94,7 @@ bool ManagerState::TakeOver(StreamId stream, const LeaseRequest& request) {
 // ---- A lease of a former manager ---------------------------------------------------------------------------------
 
 bool ManagerState::CanResume(const Placement& held) {
-  if (held.lease() == 0 || held.slices().empty() || held.token().size() < 16 || !Resuming()) return false;
+  if (held.lease() == 0 || held.slices().empty() || !IsToken(held.token()) || !Resuming()) return false;
   if (leases_.contains(held.lease())) return false;
   const SliceType& expected = options_.expected_type;
   std::set<std::string> names;
@@ -127,7 +133,7 @@ void ManagerState::Resume(Lease& lease, const Placement& held) {
       *host.engine.mutable_cause() =
           ToProto(absl::UnavailableError(absl::StrCat("the engine of worker ", host.worker, " (host ", i, " of ",
                                                       slice->name, ") ended while no manager was there")));
-      if (Alive(host)) StartEngine(host, lease);
+      if (Alive(host)) StartEngine(*slice, host, lease);
     }
   }
 }
@@ -169,7 +175,7 @@ bool ManagerState::Place(Lease& lease, std::set<const Slice*>* kept) {
   lease.dirty = true;
   for (Slice* slice : lease.slices) {
     slice->lease = lease.id;
-    for (Host& host : slice->hosts) StartEngine(host, lease);
+    for (Host& host : slice->hosts) StartEngine(*slice, host, lease);
   }
   LOG(INFO) << "Lease " << Hex(lease.id) << " of " << lease.request.owner() << " is placed on "
             << absl::StrJoin(lease.slices, ", ",
@@ -257,12 +263,13 @@ void ManagerState::EndLease(uint64_t id, const std::string& why) {
 
 // ---- Engines -----------------------------------------------------------------------------------------------------
 
-void ManagerState::StartEngine(const Host& host, const Lease& lease) {
+void ManagerState::StartEngine(const Slice& slice, const Host& host, const Lease& lease) {
   auto it = workers_.find(host.worker);
   if (it == workers_.end() || it->second.stream == 0) return;
   ManagerToWorker message;
   message.mutable_start()->set_lease(lease.id);
   message.mutable_start()->set_token(lease.token);
+  message.mutable_start()->set_devices(slice.type.devices_per_host());
   output_->ToWorker(it->second.stream, message);
 }
 

@@ -132,7 +132,7 @@ class ManagerState {
   void Resume(Lease& lease, const Placement& held);
   void EndLease(uint64_t id, const std::string& why);
   void ForwardRestart(uint64_t lease, const RestartEngine& restart);
-  void StartEngine(const Host& host, const Lease& lease);
+  void StartEngine(const Slice& slice, const Host& host, const Lease& lease);
   void StopEngine(const Host& host, uint64_t lease, const std::string& why);
   void PlaceWaiting();
   bool Place(Lease& lease, std::set<const Slice*>* kept);

@@ -266,7 +266,8 @@ TEST(ManagerState, WorkersOfAnotherTypeAreRefused) {
   WorkerHello gpu = Cluster::Hello("b");
   gpu.set_platform("gpu");
   EXPECT_EQ(c.Refusal(c.Join(gpu)).code(), absl::StatusCode::kInvalidArgument);
-  c.Join("c");
+  c.Join(Cluster::Hello("c", 0));  // has as many as are wanted
+  EXPECT_EQ(c.state().Status().slices(0).workers(0).devices(), 2);
   const absl::Status full = c.Refusal(c.Join("d"));
   EXPECT_EQ(full.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(full.message()), HasSubstr("all 1 slices"));
@@ -276,6 +277,7 @@ TEST(ManagerState, WithoutAnExpectedTypeEachWorkerIsASlice) {
   Cluster c("", 0);
   c.Join(Cluster::Hello("a", 4));
   c.Join(Cluster::Hello("b", 1));
+  EXPECT_THAT(std::string(c.Refusal(c.Join(Cluster::Hello("c", 0))).message()), HasSubstr("--devices"));
   ManagerStatus status = c.state().Status();
   ASSERT_EQ(status.slices_size(), 2);
   EXPECT_EQ(SliceTypeName(status.slices(0).type()), "cpu:1x4");
@@ -295,7 +297,7 @@ TEST(ManagerState, MalformedHellosAreRefused) {
   Cluster c;
   EXPECT_EQ(c.Refusal(c.Join("")).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(c.Refusal(c.Join(std::string(10000, 'x'))).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(c.Refusal(c.Join(Cluster::Hello("a", 0))).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.Refusal(c.Join(Cluster::Hello("a", -1))).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(c.Refusal(c.Join(Cluster::Hello("a", 1 << 30))).code(), absl::StatusCode::kInvalidArgument);
   c.state().OnWorkerOpened(1000);
   c.state().OnWorker(1000, WorkerMessage());
@@ -425,7 +427,7 @@ TEST(ManagerState, ALeaseGetsAllItsSlicesOrNone) {
   c.Join("d");
   EXPECT_EQ(c.Hosts(proxy), "slice-0[a starting, b starting] slice-1[c starting, d starting]");
   const Placement placement = c.PlacementOf(proxy);
-  EXPECT_GE(placement.token().size(), 16u);
+  EXPECT_GE(placement.token().size(), 32u);
   EXPECT_EQ(placement.slices(1).index(), 1);
   EXPECT_THAT(c.Orders(a), testing::ElementsAre(absl::StrCat("start ", placement.lease())));
   EXPECT_THAT(placement.waiting_for(), IsEmpty());
@@ -753,7 +755,7 @@ TEST(ManagerStateRestart, AProxysNewConnectionKeepsItsLease) {
   EXPECT_TRUE(c.Ended(proxy));
   EXPECT_EQ(c.Hosts(again), "slice-0[a up #7]");
   // Somebody who knows the id but not the token gets nothing of it.
-  request.mutable_held()->set_token("0123456789abcdef");
+  request.mutable_held()->set_token("0123456789abcdef0123456789abcdef");
   const StreamId thief = c.Lease(request);
   EXPECT_FALSE(c.Ended(again));
   EXPECT_EQ(c.Hosts(thief), "");

@@ -28,9 +28,9 @@ absl::Status ManagerState::CheckHello(const WorkerHello& hello) const {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's hello has no name, or a name longer than ", limits::kMaxNameBytes, " bytes"));
   }
-  if (hello.platform().empty() || hello.devices() < 1 || hello.devices() > limits::kMaxDevicesPerHost) {
+  if (hello.platform().empty() || hello.devices() < 0 || hello.devices() > limits::kMaxDevicesPerHost) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", hello.name(), " has ", hello.devices(),
-                                                   " devices of platform '", hello.platform(), "': 1 to ",
+                                                   " devices of platform '", hello.platform(), "': up to ",
                                                    limits::kMaxDevicesPerHost, " of a named platform are wanted"));
   }
   auto it = workers_.find(hello.name());
@@ -46,13 +46,20 @@ absl::Status ManagerState::CheckHello(const WorkerHello& hello) const {
 absl::StatusOr<SliceType> ManagerState::TypeOfWorker(const WorkerHello& hello) const {
   const SliceType& expected = options_.expected_type;
   if (expected.platform().empty()) {
+    if (hello.devices() == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker ", hello.name(),
+                       " does not say how many devices it has (--devices), and the manager "
+                       "was started without --instance_type"));
+    }
     SliceType type;
     type.set_platform(hello.platform());
     type.set_hosts(1);
     type.set_devices_per_host(hello.devices());
     return type;
   }
-  if (hello.platform() != expected.platform() || hello.devices() != expected.devices_per_host()) {
+  const bool any_number = hello.devices() == 0;
+  if (hello.platform() != expected.platform() || !(any_number || hello.devices() == expected.devices_per_host())) {
     return Mismatch(hello, absl::StrCat("but the manager's --instance_type is ", SliceTypeName(expected), " (",
                                         expected.devices_per_host(), " devices on each host)"));
   }
@@ -71,6 +78,7 @@ void ManagerState::Join(StreamId stream, const WorkerHello& hello) {
   if (worker.stream != 0) EndStream(worker.stream, absl::AbortedError("the worker has connected anew"));
   worker.hello = hello;
   worker.hello.clear_engines();
+  worker.hello.set_devices(type->devices_per_host());
   worker.stream = stream;
   worker.lost = absl::OkStatus();
   worker.slice = seat->slice->name;
@@ -83,7 +91,7 @@ void ManagerState::Join(StreamId stream, const WorkerHello& hello) {
   }
   if (seat->slice->lease != 0) leases_.at(seat->slice->lease).dirty = true;
   LOG(INFO) << Describe(worker) << " has joined: process " << hello.pid() << " on " << hello.address() << ", "
-            << hello.devices() << " devices of platform " << hello.platform();
+            << worker.hello.devices() << " devices of platform " << hello.platform();
   ManagerToWorker welcome;
   welcome.mutable_seat()->set_slice(worker.slice);
   welcome.mutable_seat()->set_host(worker.host);
@@ -218,7 +226,7 @@ void ManagerState::Reconcile(Worker& worker, const WorkerHello& hello) {
       StopEngine(host, engine.lease(), "its lease has ended");
     }
   }
-  if (slice.lease != 0 && !has_engine) StartEngine(host, leases_.at(slice.lease));
+  if (slice.lease != 0 && !has_engine) StartEngine(slice, host, leases_.at(slice.lease));
 }
 
 void ManagerState::OnEngineState(const Worker& worker, const EngineState& state) {
@@ -234,6 +242,7 @@ void ManagerState::OnEngineState(const Worker& worker, const EngineState& state)
   } else {
     host.engine.set_lease(lease);
     host.engine.set_up(false);
+    if (!state.has_cause()) return;  // it is starting, and nothing is known to have gone wrong
     *host.engine.mutable_cause() = state.cause();
     LOG(WARNING) << "The engine of " << Describe(worker) << " is down: " << state.cause().message();
   }

@@ -1,0 +1,30 @@
+// What all gRPC channels and servers of the manager's service have in common: no credentials, no proxy of the
+// environment, dead peers noticed by keepalive, and a port that is one process's alone.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace parkway::manager {
+
+// Connects lazily, and tries again every limits::kRetryPeriod to one second. One for each address, kept until the process
+// ends: the last reference of a channel must not be dropped by one of gRPC's threads, which is where calls end.
+std::shared_ptr<grpc::Channel> ManagerChannel(const std::string& address);
+
+struct Listening {
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+};
+// Serves on "`host`:`port`" ("[::]" is every address; port 0 picks one). UNAVAILABLE saying why it can't: in use, no
+// such address, no permission.
+absl::StatusOr<Listening> Serve(grpc::Service* service, const std::string& host, int port);
+
+absl::Status FromGrpc(const grpc::Status& status);
+grpc::Status ToGrpc(const absl::Status& status);
+
+}  // namespace parkway::manager
