@@ -84,6 +84,13 @@ inline constexpr int kMaxHostsPerSlice = 1 << 14;
 inline constexpr int kMaxDevicesPerHost = 4096;
 inline constexpr int kMaxNameBytes = 512;  // a worker's name, a slice's, an owner's
 
+// ---- The core ------------------------------------------------------------------------------------------------------
+inline constexpr absl::Duration kHostReturnWait = absl::Seconds(15);  // for an engine that is being started again
+inline constexpr absl::Duration kEvictionCopies = absl::Seconds(30);  // to copy arrays off an engine that is to go
+inline constexpr int kCrashesUntilRefused = 2;                        // of an engine, by one program
+inline constexpr int kContextAttempts = 3;                            // to open one for an operation
+inline constexpr int kMaxOpenContexts = 32;                           // more close the one that was idle longest
+
 // ---- Programs -----------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended
 inline constexpr absl::Duration kCompileTimeout = absl::Seconds(300);

@@ -46,6 +46,20 @@ absl::string_view KindName(Sharding::Kind kind) {
   return "?";
 }
 
+// Subgroups of one device say nothing.
+void DropTrivialSubgroups(TileAssignment* tiles, Sharding::Subgroups* subgroups) {
+  const size_t rank = tiles->grid().size() - subgroups->size();
+  absl::InlinedVector<bool, 16> drop(tiles->grid().size(), false);
+  Sharding::Subgroups kept;
+  for (size_t i = 0; i < subgroups->size(); ++i) {
+    drop[rank + i] = tiles->grid()[rank + i] == 1;
+    if (!drop[rank + i]) kept.push_back((*subgroups)[i]);
+  }
+  if (kept.size() == subgroups->size()) return;
+  *tiles = tiles->Without(drop);
+  *subgroups = kept;
+}
+
 void AppendShape(const Shape& shape, std::string* key) { absl::StrAppend(key, "s", absl::StrJoin(shape.dims(), ",")); }
 
 }  // namespace
@@ -104,11 +118,14 @@ absl::StatusOr<ShardingPtr> Sharding::Tiled(DeviceListPtr devices, TileAssignmen
     return Invalid(absl::StrCat("the grid ", DimsToString(tiles.grid()), " has fewer dimensions than the ",
                                 subgroups.size(), " subgroups at its end"));
   }
-  const auto data_end = tiles.grid().end() - static_cast<ptrdiff_t>(subgroups.size());
+  DropTrivialSubgroups(&tiles, &subgroups);
+  const ptrdiff_t groups = static_cast<ptrdiff_t>(subgroups.size());
+  const auto data_end = tiles.grid().end() - groups;
   const bool one_tile = std::all_of(tiles.grid().begin(), data_end, [](int64_t n) { return n == 1; });
-  const bool copies =
-      std::all_of(subgroups.begin(), subgroups.end(), [](Subgroup group) { return group == Subgroup::kReplicated; });
-  if (one_tile && copies) return Replicated(std::move(devices), std::move(memory));
+  const auto all = [&](Subgroup group) { return std::count(subgroups.begin(), subgroups.end(), group) == groups; };
+  if (one_tile && all(Subgroup::kReplicated)) return Replicated(std::move(devices), std::move(memory));
+  if (one_tile && all(Subgroup::kManual)) return Unplaced(Kind::kManual, std::move(devices), std::move(memory));
+  if (one_tile && all(Subgroup::kUnreduced)) return Unplaced(Kind::kUnreduced, std::move(devices), std::move(memory));
   return Intern({.kind = Kind::kTiled,
                  .devices = std::move(devices),
                  .memory = std::move(memory),

@@ -197,7 +197,8 @@ TEST(Sharding, EqualOnesAreOneObject) {
   EXPECT_EQ(*Sharding::Tiled(Devices(1), *TileAssignment::Iota({1, 1}), {}), *Sharding::SingleDevice(0));
   EXPECT_EQ(*Sharding::Maximal(Devices(1), 0), *Sharding::SingleDevice(0));
   EXPECT_EQ(Iota(Devices(4), {1, 4}, {4}, {0}, {Subgroup::kReplicated}), *Sharding::Replicated(Devices(4)));
-  EXPECT_NE(Iota(Devices(4), {1, 4}, {4}, {0}, {Subgroup::kManual}), *Sharding::Replicated(Devices(4)));
+  EXPECT_EQ(Iota(Devices(4), {1, 4}, {4}, {0}, {Subgroup::kManual}), *Sharding::Unplaced(Kind::kManual, Devices(4)));
+  EXPECT_EQ(Iota(Devices(4), {4, 1}, {4}, {0}, {Subgroup::kManual}), Iota(Devices(4), {4}, {4}, {0}));
   EXPECT_EQ(Iota(Devices(4), {2, 2}, {2, 2}, {0, 1}), Iota(Devices(4), {2, 2}, {4}, {0}));
   EXPECT_NE(Iota(Devices(4), {2, 2}, {2, 2}, {1, 0}), Iota(Devices(4), {2, 2}, {4}, {0}));
   EXPECT_NE(Iota(Devices(4), {2, 2}, {4}, {0}), Iota(Devices(4), {2, 2}, {4}, {0}, {Subgroup::kReplicated}));

@@ -140,6 +140,15 @@ absl::StatusOr<TileAssignment> TileAssignment::Listed(absl::Span<const int64_t> 
   return out;
 }
 
+TileAssignment TileAssignment::Without(absl::Span<const bool> drop) const {
+  TileAssignment out = *this;
+  out.grid_.clear();
+  for (size_t i = 0; i < grid_.size(); ++i) {
+    if (!drop[i]) out.grid_.push_back(grid_[i]);
+  }
+  return out;
+}
+
 Dims TileAssignment::TileOf(int position) const {
   if (!is_iota()) return Digits(listed_->tiles[position], grid_);
   const Dims digits = Digits(position, reshape_);

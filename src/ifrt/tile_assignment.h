@@ -25,6 +25,10 @@ class TileAssignment {
   // The position of each tile, in row-major order of the grid: a permutation of 0..n-1.
   static absl::StatusOr<TileAssignment> Listed(absl::Span<const int64_t> grid, absl::Span<const int64_t> positions);
 
+  // The same tiles in the same order, in a grid without those of its dimensions that `drop` says; they must be of
+  // size 1.
+  TileAssignment Without(absl::Span<const bool> drop) const;
+
   const Dims& grid() const { return grid_; }
   int num_tiles() const { return num_tiles_; }
 

@@ -1,7 +1,7 @@
-// The core owns all logical state of a proxy: sessions, arrays, executables, futures, contexts, and the one order in which
-// operations go to the engines. It knows no gRPC and no socket: requests come through Session, engines stand behind
-// EngineLink, programs are compiled by a Compiler, and time, order and randomness come through interfaces, so that a test
-// runs the same core in one thread.
+// The core owns all logical state of a proxy: sessions, arrays, executables, futures, contexts, and the one order in
+// which operations go to the engines. It knows no gRPC and no socket: requests come through Session, engines stand
+// behind EngineLink, programs are compiled by a Compiler, and time, order and randomness come through interfaces, so
+// that a test runs the same core in one thread.
 //
 // Every method runs inside a task of the executor that it was made with, except where it says otherwise.
 #pragma once
@@ -35,7 +35,7 @@ class Compiler {
 class EngineLink {
  public:
   virtual ~EngineLink() = default;
-  virtual void Send(fabric::Frame operation) = 0;     // an Op, in the one order
+  virtual void Send(fabric::Frame operation) = 0;         // an Op, in the one order
   virtual void SendControl(fabric::Frame operation) = 0;  // an Op that must not wait behind others
 };
 
@@ -49,9 +49,9 @@ class Transfers {
 };
 
 struct CoreOptions {
-  Executor* executor = nullptr;      // outlives the core
-  Compiler* compiler = nullptr;      // outlives the core
-  Transfers* transfers = nullptr;    // outlives the core
+  Executor* executor = nullptr;    // outlives the core
+  Compiler* compiler = nullptr;    // outlives the core
+  Transfers* transfers = nullptr;  // outlives the core
   Topology topology{{}};
   absl::AnyInvocable<uint64_t()> random;
   // Asks for an engine to be killed and started again (a program in it does not end).

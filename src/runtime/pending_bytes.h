@@ -1,5 +1,5 @@
-// Bytes that a client is still sending: a host buffer that a request names before, or after, it has come. One producer sets
-// it once; one consumer asks once. Any thread.
+// Bytes that a client is still sending: a host buffer that a request names before, or after, it has come. One producer
+// sets it once; one consumer asks once. Any thread.
 #pragma once
 
 #include <memory>

@@ -1,12 +1,13 @@
-// One client's view of the core: its arrays, executables and futures under the handles that it chose. The proxy decodes a
-// request, calls the one method for it here, and encodes what comes back; this is the whole interface between them.
+// One client's view of the core: its arrays, executables and futures under the handles that it chose. The proxy decodes
+// a request, calls the one method for it here, and encodes what comes back; this is the whole interface between them.
 //
-// Threads. Every method is called inside a task of the core's executor, requests in the order of their arrival, so that a
-// handle made by one request can be used by the next. Callbacks run inside a task too, perhaps before the method returns.
+// Threads. Every method is called inside a task of the core's executor, requests in the order of their arrival, so that
+// a handle made by one request can be used by the next. Callbacks run inside a task too, perhaps before the method
+// returns.
 //
-// Errors are values. A method that makes arrays always leaves something under the result handles: when the operation can't
-// be done it leaves error arrays that carry the cause, and returns the cause, so that the client meets it where it uses the
-// array. Handles from a client are < 2^48; handles made here are not.
+// Errors are values. A method that makes arrays always leaves something under the result handles: when the operation
+// can't be done it leaves error arrays that carry the cause, and returns the cause, so that the client meets it where
+// it uses the array. Handles from a client are < 2^48; handles made here are not.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +78,7 @@ struct ExecuteRequest {
   int launch_id = 0;
   absl::Span<const Handle> results;  // empty: the core chooses (first call)
   bool fill_status = false;
-  Handle status_handle = 0;          // 0: the core chooses, when fill_status
+  Handle status_handle = 0;  // 0: the core chooses, when fill_status
 };
 struct ExecuteReply {
   Handle status_handle = 0;  // when fill_status
@@ -102,7 +103,8 @@ class Session {
   // ---- Arrays
   virtual absl::Status MakeArrayFromHostBuffer(Handle result, const ArraySpec& spec, PendingBytesRef bytes,
                                                std::vector<int64_t> byte_strides) = 0;
-  virtual absl::Status MakeArrayFromHostShards(Handle result, const ArraySpec& spec, std::vector<HostShards> shards) = 0;
+  virtual absl::Status MakeArrayFromHostShards(Handle result, const ArraySpec& spec,
+                                               std::vector<HostShards> shards) = 0;
   virtual absl::Status MakeErrorArray(Handle result, const ArraySpec& spec, absl::Status error) = 0;
   virtual absl::Status Assemble(Handle result, const ArraySpec& spec, absl::Span<const Handle> arrays,
                                 CopySemantics semantics) = 0;
@@ -135,7 +137,8 @@ class Session {
   // ---- Programs
   virtual void Compile(CompileRequest request, absl::AnyInvocable<void(absl::StatusOr<CompileReply>)> done) = 0;
   virtual absl::StatusOr<CompileReply> Executable(Handle executable) const = 0;
-  // An error means that nothing was made: the caller's first call raises it. With `results` given, error arrays stand there.
+  // An error means that nothing was made: the caller's first call raises it. With `results` given, error arrays stand
+  // there.
   virtual absl::StatusOr<ExecuteReply> Execute(const ExecuteRequest& request) = 0;
   virtual absl::Status DestructExecutable(Handle executable) = 0;
 

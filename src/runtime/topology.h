@@ -1,5 +1,5 @@
-// The devices that a client sees: the virtual slices of the proxy's flags, numbered once and for ever. Which physical host
-// stands behind a device, if any, is the core's business (hosts.h); ids and attributes never change in a session.
+// The devices that a client sees: the virtual slices of the proxy's flags, numbered once and for ever. Which physical
+// host stands behind a device, if any, is the core's business (hosts.h); ids and attributes never change in a session.
 // Immutable; any thread.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace parkway::runtime {
 
@@ -42,6 +43,7 @@ class Topology {
   const Device& device(int id) const { return devices_[id]; }
   // "device 3 (slice 1, host 0)", for messages; any number may be given.
   std::string Describe(int device) const;
+  std::string DescribeHost(int host) const;  // "slice 1, host 0"
 
  private:
   std::vector<SliceSpec> slices_;
@@ -50,6 +52,6 @@ class Topology {
 };
 
 // "cpu:1x2" (hosts x devices per host); INVALID_ARGUMENT says what is expected.
-absl::StatusOr<SliceSpec> ParseSliceSpec(std::string_view text);
+absl::StatusOr<SliceSpec> ParseSliceSpec(absl::string_view text);
 
 }  // namespace parkway::runtime

@@ -132,6 +132,10 @@ def main(directory):
   _write(directory, "lapack", _module(qr, jnp.ones((4, 4))))
   narrow = jax.jit(lambda x, y: (x.astype(jnp.float8_e8m0fnu), y.astype(jnp.int4), x > 0, x + 1j))
   _write(directory, "narrow", _module(narrow, jnp.ones(4), jnp.ones(4, jnp.uint4)))
+  crashing = jax.jit(lambda x, y: jnp.concatenate([x, y]))  # a CHECK in XLA's CPU emitter fails
+  _write(directory, "crash", _module(crashing, jnp.ones(8, jnp.int2), jnp.ones(8, jnp.int2)))
+  host = NamedSharding(Mesh(devices[:1], ("a",)), P(), memory_kind="unpinned_host")
+  _write(directory, "host_output", _module(jax.jit(lambda x: x * 2, out_shardings=host), jnp.ones(3)))
   empty = jax.jit(lambda: ())
   _write(directory, "empty", _module(empty))
   ordered = jax.jit(_ordered_print)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <fstream>
 #include <future>
 #include <memory>
@@ -98,7 +99,9 @@ class RoleTest : public ::testing::Test {
     const std::string command = absl::StrCat(PARKWAY_PYTHON_EXECUTABLE, " ", RUN_TEST_PROGRAM, " ", base, ".exe ", base,
                                              ".opts ", devices, " ", shard_dims, " > ", base, ".out");
     EXPECT_EQ(system(command.c_str()), 0);
-    return ReadFile(base + ".out");
+    std::string out = ReadFile(base + ".out");
+    for (const char* suffix : {".exe", ".opts", ".out"}) std::remove((base + suffix).c_str());
+    return out;
   }
 
  private:
@@ -237,6 +240,12 @@ TEST_F(RoleTest, NarrowTypesTokensAndNoOutputs) {
   EXPECT_EQ(empty->output_shards_size(), 0);
 }
 
+TEST_F(RoleTest, OutputsInHostMemory) {
+  auto program = Compile(Job("host_output", 1));
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_THAT(program->output_memory_kinds(), ElementsAre("unpinned_host"));
+}
+
 TEST_F(RoleTest, OverridesReachXla) {
   auto fast = Compile(Job("fast_math", 1));
   auto plain = Compile(Job("lapack", 1));
@@ -293,7 +302,7 @@ TEST_F(RoleTest, ProgramsOverManyNumbersOfDevices) {
 }
 
 // As the proxy has them: in a pool.
-TEST(CompilerPoolWithJaxlib, CompilesOnceAndRemembers) {
+TEST(CompilerPoolWithJaxlib, CompilesOnceAndOutlivesCrashes) {
   CompilerPool::Options options;
   options.argv = {COMPILER_ROLE_MAIN};
   CompilerPool pool(options);
@@ -306,6 +315,9 @@ TEST(CompilerPoolWithJaxlib, CompilesOnceAndRemembers) {
   auto program = compile(Job("psum", 4));
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(compile(Job("psum_reversed", 4))->get(), program->get());
+  absl::Status crash = compile(Job("crash", 1)).status();
+  EXPECT_EQ(crash.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(crash.message()), HasSubstr("'jit__lambda'"));
   EXPECT_EQ(compile(Job("pure_callback", 1)).status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(pool.stats().compiled, 2);
   EXPECT_EQ(pool.stats().cached, 1);

@@ -1,0 +1,142 @@
+#include "runtime/core.h"
+
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/limits.h"
+#include "runtime/eviction.h"
+#include "runtime/session_impl.h"
+
+namespace parkway::runtime {
+
+// ---- Sessions
+
+SessionImpl::SessionImpl(CoreState* core, uint64_t id, std::string name, std::function<void(SessionImpl*)> closed)
+    : core_(core), id_(id), name_(std::move(name)), closed_(std::move(closed)) {
+  core_->sequencer->Open(id_);
+}
+
+SessionImpl::~SessionImpl() {
+  *alive_ = false;
+  core_->sequencer->Close(id_);
+  core_->engines->DropCallbacks(id_);
+  for (const auto& [job, running] : compiles_) core_->options.compiler->Cancel(job);
+  arrays_.clear();
+  programs_.clear();
+  closed_(this);
+}
+
+bool SessionImpl::HasCredit() const { return operations_ < limits::kSessionOpsInFlight && bytes_held_ >= 0; }
+
+void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
+  if (HasCredit()) {
+    resume();
+  } else {
+    on_credit_.push_back(std::move(resume));
+  }
+}
+
+void SessionImpl::OnOperationEnded(const InFlight& entry) {
+  --operations_;
+  if (on_credit_.empty() || operations_ > limits::kSessionOpsInFlight / 2) return;
+  std::vector<absl::AnyInvocable<void()>> resumes = std::move(on_credit_);
+  on_credit_.clear();
+  for (auto& resume : resumes) resume();
+}
+
+SessionStats SessionImpl::Stats() const {
+  return SessionStats{.arrays = arrays_.size(),
+                      .executables = programs_.size(),
+                      .programs_run = programs_run_,
+                      .bytes_held = bytes_held_,
+                      .operations_in_flight = operations_};
+}
+
+// ---- The core
+
+namespace {
+
+class CoreImpl : public Core {
+ public:
+  explicit CoreImpl(CoreOptions options) {
+    state_.options = std::move(options);
+    Engines::Hooks hooks;
+    hooks.changed = [this] {
+      if (state_.sequencer) state_.sequencer->PumpAll();
+    };
+    hooks.up = [this](int host) { eviction_->OnEngineUp(host); };
+    hooks.spared = [this](const Buffers& buffers, int device) { return eviction_->Spares(buffers, device); };
+    hooks.lost = [this](int host, const absl::Status& cause) { state_.contexts->OnHostLost(host, cause); };
+    hooks.context_state = [this](int host, const ContextState& state) { state_.contexts->OnState(host, state); };
+    hooks.key_value = [this](int host, const KeyValue& key) { state_.contexts->OnKeyValue(host, key); };
+    hooks.freed = [this](uint64_t session, int, int64_t bytes) {
+      if (SessionImpl* found = Find(session)) found->OnBytes(bytes);
+    };
+    hooks.ended = [this](uint64_t session, const InFlight& entry) {
+      if (entry.context != 0) state_.contexts->LaunchEnded(entry.context, entry.error);
+      if (SessionImpl* found = Find(session)) found->OnOperationEnded(entry);
+    };
+    state_.engines = std::make_unique<Engines>(state_.options, std::move(hooks));
+    state_.contexts = std::make_unique<Contexts>(state_.engines.get(), &state_.options.topology, [this] {
+      // Contexts change inside the sequencer's own decisions too; look at the queues once those are made.
+      state_.options.executor->Post([this, alive = alive_] {
+        if (*alive) state_.sequencer->PumpAll();
+      });
+    });
+    state_.sequencer = std::make_unique<Sequencer>(state_.engines.get(), state_.contexts.get());
+    eviction_ = std::make_unique<Eviction>(&state_);
+  }
+  ~CoreImpl() override { *alive_ = false; }
+
+  const Topology& topology() const override { return state_.options.topology; }
+
+  std::unique_ptr<Session> OpenSession(std::string name) override {
+    uint64_t id = next_session_++;
+    auto session = std::make_unique<SessionImpl>(&state_, id, std::move(name), [this](SessionImpl* closed) {
+      sessions_.erase(closed->id());
+      eviction_->OnSessionClosed(closed->id());
+    });
+    sessions_[id] = session.get();
+    return session;
+  }
+
+  void OnEngineUp(int host, const EngineHello& hello, std::unique_ptr<EngineLink> link) override {
+    state_.engines->Up(host, hello, std::move(link));
+  }
+  void OnEvents(int host, uint64_t incarnation, const Events& events) override {
+    state_.engines->OnEvents(host, incarnation, events);
+  }
+  void OnEngineDown(int host, uint64_t incarnation, absl::Status cause, bool returns) override {
+    state_.engines->Down(host, incarnation, std::move(cause), returns);
+  }
+
+  CoreStats Stats() const override {
+    CoreStats stats{.sessions = static_cast<int>(sessions_.size()), .programs_run = state_.programs_run};
+    for (const auto& [id, session] : sessions_) {
+      SessionStats one = session->Stats();
+      stats.arrays += one.arrays;
+      stats.executables += one.executables;
+      stats.bytes_held += one.bytes_held;
+    }
+    return stats;
+  }
+
+ private:
+  SessionImpl* Find(uint64_t session) {
+    auto it = sessions_.find(session);
+    return it == sessions_.end() ? nullptr : it->second;
+  }
+
+  CoreState state_;
+  std::unique_ptr<Eviction> eviction_;
+  absl::btree_map<uint64_t, SessionImpl*> sessions_;
+  uint64_t next_session_ = 1;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Core> Core::Create(CoreOptions options) { return std::make_unique<CoreImpl>(std::move(options)); }
+
+}  // namespace parkway::runtime

@@ -1,0 +1,413 @@
+#include "runtime/engines.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/limits.h"
+#include "base/status_wire.h"
+
+namespace parkway::runtime {
+namespace {
+
+bool IsCrash(const absl::Status& cause) {
+  for (absl::string_view signal : {"signal 4", "signal 6", "signal 7", "signal 8", "signal 11"}) {
+    size_t at = cause.message().find(signal);
+    if (at == absl::string_view::npos) continue;
+    size_t end = at + signal.size();
+    if (end == cause.message().size() || !absl::ascii_isdigit(cause.message()[end])) return true;
+  }
+  return false;
+}
+
+bool Erase(HostList& hosts, int host) {
+  auto it = std::find(hosts.begin(), hosts.end(), host);
+  if (it == hosts.end()) return false;
+  hosts.erase(it);
+  return true;
+}
+
+}  // namespace
+
+Engines::Engines(CoreOptions& options, Hooks hooks)
+    : options_(options), topology_(options.topology), hooks_(std::move(hooks)), hosts_(topology_.hosts().size()) {}
+
+Engines::~Engines() { *alive_ = false; }
+
+// ---- Hosts
+
+void Engines::Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink> link) {
+  HostEntry& entry = hosts_[host];
+  if (entry.state == HostState::kUp) {
+    Down(host, entry.incarnation, absl::UnavailableError("its engine was replaced"), true);
+  }
+  if (entry.timer != 0) options_.executor->Cancel(entry.timer);
+  entry.timer = 0;
+  entry.state = HostState::kUp;
+  entry.incarnation = hello.incarnation();
+  entry.hello = hello;
+  entry.link = std::move(link);
+  entry.paused = false;
+  entry.cause = absl::OkStatus();
+  hooks_.up(host);
+  hooks_.changed();
+}
+
+void Engines::Down(int host, uint64_t incarnation, absl::Status cause, bool returns) {
+  HostEntry& entry = hosts_[host];
+  if (entry.state == HostState::kUp && entry.incarnation != incarnation) return;
+  bool was_up = entry.state == HostState::kUp;
+  if (!was_up && entry.state == HostState::kAwaited) return;
+  entry.link.reset();
+  entry.cause = cause;
+  if (entry.timer != 0) options_.executor->Cancel(entry.timer);
+  entry.timer = 0;
+  entry.state = returns ? HostState::kRestarting : HostState::kLost;
+  if (returns) {
+    entry.timer = options_.executor->After(limits::kHostReturnWait, [this, host, alive = alive_] {
+      if (!*alive || hosts_[host].state != HostState::kRestarting) return;
+      hosts_[host].timer = 0;
+      hosts_[host].state = HostState::kLost;
+      hooks_.changed();
+    });
+  }
+  if (was_up) FailHost(host, cause);
+  hooks_.changed();
+}
+
+absl::Status Engines::LossOf(int host) const {
+  return absl::DataLossError(absl::StrCat(topology_.DescribeHost(host), " was lost: ", hosts_[host].cause.message(),
+                                          ". What lay or ran there is gone"));
+}
+
+HostList Engines::HostsOf(absl::Span<const int32_t> devices) const {
+  HostList hosts;
+  for (int32_t device : devices) {
+    int host = topology_.device(device).host;
+    if (hosts.empty() || hosts.back() != host) hosts.push_back(host);
+  }
+  std::sort(hosts.begin(), hosts.end());
+  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  return hosts;
+}
+
+void Engines::BlameForCrash(int host, const absl::Status& cause) {
+  // Launches reach an engine in order and XLA runs them in order, so the oldest one is the first to be suspected.
+  for (auto& [seq, entry] : in_flight_) {
+    if (!entry.launch || std::find(entry.hosts.begin(), entry.hosts.end(), host) == entry.hosts.end()) continue;
+    int times = ++crashes_[entry.fingerprint];
+    entry.error = absl::FailedPreconditionError(
+        absl::StrCat(entry.what, " crashed the engine of ", topology_.DescribeHost(host), " (", cause.message(), ")",
+                     times >= limits::kCrashesUntilRefused ? "; it did so before and is refused from now on" : ""));
+    for (const BuffersRef& output : entry.outputs) output->FailAll(entry.error);
+    return;
+  }
+}
+
+void Engines::FailHost(int host, const absl::Status& cause) {
+  if (IsCrash(cause)) BlameForCrash(host, cause);
+  absl::Status loss = LossOf(host);
+  if (hosts_[host].paused) {  // our own doing: nobody's slice was lost
+    loss = absl::AbortedError(absl::StrCat("the engine of ", topology_.DescribeHost(host),
+                                           " was started again: ", cause.message(), ". Run the program once more"));
+  }
+  for (auto& [id, buffers] : buffers_) {
+    if (!buffers->on_engines) continue;
+    for (int device : topology_.hosts()[host].devices) {
+      if (buffers->devices()->Contains(device) && !hooks_.spared(*buffers, device)) buffers->Fail(device, loss);
+    }
+  }
+  std::vector<uint64_t> ended;
+  for (auto& [seq, entry] : in_flight_) {
+    if (std::find(entry.hosts.begin(), entry.hosts.end(), host) != entry.hosts.end()) ended.push_back(seq);
+  }
+  std::vector<std::pair<uint64_t, int>> released;  // waited for this cause
+  for (auto& [seq, entry] : in_flight_) {
+    bool source = std::find(entry.sources.begin(), entry.sources.end(), host) != entry.sources.end();
+    if (source && entry.error.ok()) entry.error = loss;
+    if (!source) continue;
+    for (int other : entry.complained) released.emplace_back(seq, other);
+  }
+  for (auto [seq, other] : released) End(seq, other, loss, nullptr);
+  for (uint64_t seq : ended) End(seq, host, loss, nullptr);
+  std::vector<ReadDone> failed;
+  for (auto it = reads_.begin(); it != reads_.end();) {
+    auto here = it++;
+    if (here->second.host != host) continue;
+    failed.push_back(std::move(here->second.done));
+    reads_.erase(here);
+  }
+  for (ReadDone& done : failed) done(loss);
+  deletes_.erase(host);
+  hosts_[host].bytes = 0;
+  hooks_.lost(host, loss);
+}
+
+// ---- Buffers
+
+BuffersRef Engines::NewBuffers(uint64_t session, const ArraySpec& spec, int64_t shard_bytes) {
+  auto buffers = std::make_shared<Buffers>(this, next_id_++, session, spec, shard_bytes);
+  buffers_[buffers->id()] = buffers.get();
+  hooks_.freed(session, 0, -buffers->total_bytes());
+  for (int32_t device : buffers->devices()->ids()) hosts_[topology_.device(device).host].bytes += shard_bytes;
+  return buffers;
+}
+
+void Engines::OnFreed(Buffers& buffers, absl::Span<const int> devices) {
+  if (!buffers.on_engines || buffers.donated) return;
+  if (devices.empty()) {
+    buffers.donated = true;  // nothing of it is left to free
+    for (int host : HostsOf(buffers.devices()->ids())) {
+      if (hosts_[host].state == HostState::kUp) deletes_[host].add_arrays(buffers.id());
+    }
+  } else {
+    for (int device : devices) {
+      int host = topology_.device(device).host;
+      if (hosts_[host].state != HostState::kUp) continue;
+      ShardRef* shard = deletes_[host].add_shards();
+      shard->set_array(buffers.id());
+      shard->set_device(device);
+    }
+  }
+  ScheduleFlush();
+}
+
+void Engines::OnDestroyed(Buffers& buffers) {
+  buffers_.erase(buffers.id());
+  hooks_.freed(buffers.session(), 0, buffers.total_bytes());
+  for (int32_t device : buffers.devices()->ids()) {
+    int64_t& bytes = hosts_[topology_.device(device).host].bytes;
+    bytes = std::max<int64_t>(0, bytes - buffers.shard_bytes());
+  }
+}
+
+void Engines::ForEachBuffers(const std::function<void(Buffers&)>& visit) const {
+  std::vector<Buffers*> all;
+  all.reserve(buffers_.size());
+  for (const auto& [id, buffers] : buffers_) all.push_back(buffers);
+  std::sort(all.begin(), all.end(), [](Buffers* a, Buffers* b) { return a->id() < b->id(); });
+  for (Buffers* buffers : all) visit(*buffers);
+}
+
+void Engines::ScheduleFlush() {
+  if (flush_scheduled_) return;
+  flush_scheduled_ = true;
+  options_.executor->Post([this, alive = alive_] {
+    if (*alive) FlushDeletes();
+  });
+}
+
+void Engines::FlushDeletes() {
+  flush_scheduled_ = false;
+  if (deletes_.empty()) return;
+  absl::flat_hash_map<int, Delete> deletes = std::move(deletes_);
+  deletes_.clear();
+  for (auto& [host, what] : deletes) {
+    Op op;
+    *op.mutable_delete_() = std::move(what);
+    Tell({host}, std::move(op));
+  }
+}
+
+// ---- Operations
+
+uint64_t Engines::Issue(Op op, InFlight entry) {
+  uint64_t seq = next_seq_++;
+  op.set_seq(seq);
+  op.set_session(entry.session);
+  op.set_context(entry.context);
+  entry.started = options_.executor->Now();
+  for (BuffersRef& output : entry.outputs) output->on_engines = true;
+  auto frame = std::make_shared<const std::string>(op.SerializeAsString());
+  HostList hosts = entry.hosts;
+  in_flight_.emplace(seq, std::move(entry));
+  for (int host : hosts) hosts_[host].link->Send(frame);
+  return seq;
+}
+
+uint64_t Engines::IssueEach(std::vector<Op> ops, InFlight entry) {
+  uint64_t seq = next_seq_++;
+  entry.started = options_.executor->Now();
+  for (BuffersRef& output : entry.outputs) output->on_engines = true;
+  HostList hosts = entry.hosts;
+  uint64_t session = entry.session;
+  in_flight_.emplace(seq, std::move(entry));
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    ops[i].set_seq(seq);
+    ops[i].set_session(session);
+    hosts_[hosts[i]].link->Send(std::make_shared<const std::string>(ops[i].SerializeAsString()));
+  }
+  return seq;
+}
+
+void Engines::Tell(absl::Span<const int> hosts, Op op) {
+  op.set_seq(next_seq_++);
+  auto frame = std::make_shared<const std::string>(op.SerializeAsString());
+  for (int host : hosts) {
+    if (hosts_[host].state == HostState::kUp) hosts_[host].link->Send(frame);
+  }
+}
+
+void Engines::TellControl(int host, Op op) {
+  if (hosts_[host].state != HostState::kUp) return;
+  op.set_seq(next_seq_++);
+  hosts_[host].link->SendControl(std::make_shared<const std::string>(op.SerializeAsString()));
+}
+
+void Engines::Read(uint64_t session, const Buffers& buffers, int device, bool control, ReadDone done) {
+  int host = topology_.device(device).host;
+  if (hosts_[host].state != HostState::kUp) {
+    done(LossOf(host));
+    return;
+  }
+  uint64_t read = next_id_++;
+  Op op;
+  op.set_seq(next_seq_++);
+  op.set_session(session);
+  op.mutable_read()->set_read(read);
+  op.mutable_read()->mutable_shard()->set_array(buffers.id());
+  op.mutable_read()->mutable_shard()->set_device(device);
+  reads_.emplace(read, PendingRead{session, host, std::move(done)});
+  auto frame = std::make_shared<const std::string>(op.SerializeAsString());
+  control ? hosts_[host].link->SendControl(frame) : hosts_[host].link->Send(frame);
+}
+
+void Engines::OnRead(int host, const ReadResult& result) {
+  auto it = reads_.find(result.read());
+  if (it == reads_.end() || it->second.host != host) return;
+  ReadDone done = std::move(it->second.done);
+  reads_.erase(it);
+  absl::Status status = FromProto(result.status());
+  if (!status.ok()) {
+    done(status);
+  } else if (!result.has_transfer()) {
+    done(Bytes::OfString(result.inline_bytes()));
+  } else {
+    options_.transfers->Fetch(result.transfer(), [this, host, id = result.transfer().id(), alive = alive_,
+                                                  done = std::move(done)](absl::StatusOr<Bytes> bytes) mutable {
+      options_.executor->Post([this, host, id, alive, done = std::move(done), bytes = std::move(bytes)]() mutable {
+        if (*alive) {
+          Op op;
+          op.mutable_release()->add_transfers(id);
+          Tell({host}, std::move(op));
+        }
+        done(std::move(bytes));
+      });
+    });
+  }
+}
+
+void Engines::OnEvents(int host, uint64_t incarnation, const Events& events) {
+  if (hosts_[host].state != HostState::kUp || hosts_[host].incarnation != incarnation) return;
+  for (uint64_t seq : events.done()) End(seq, host, absl::OkStatus(), nullptr);
+  for (const Failure& failure : events.failures()) {
+    absl::Status status = FromProto(failure.status());
+    auto it = in_flight_.find(failure.seq());
+    bool of_peer =
+        failure.peer() || (it != in_flight_.end() && !it->second.sources.empty() && absl::IsUnavailable(status));
+    if (of_peer) {
+      HoldForCause(failure.seq(), host, status, failure);
+    } else {
+      End(failure.seq(), host, status, &failure);
+    }
+  }
+  for (const ReadResult& result : events.reads()) OnRead(host, result);
+  for (const ContextState& state : events.contexts()) hooks_.context_state(host, state);
+  for (const KeyValue& key : events.key_values()) hooks_.key_value(host, key);
+}
+
+void Engines::HoldForCause(uint64_t seq, int host, absl::Status complaint, const Failure& failure) {
+  auto it = in_flight_.find(seq);
+  if (it == in_flight_.end()) return;
+  if (!it->second.error.ok()) {  // the cause is known already
+    End(seq, host, it->second.error, nullptr);
+    return;
+  }
+  it->second.complained.push_back(host);
+  options_.executor->After(limits::kCauseWait,
+                           [this, seq, host, complaint = std::move(complaint), failure, alive = alive_] {
+                             if (*alive) End(seq, host, complaint, &failure);
+                           });
+}
+
+void Engines::FailOutputs(const InFlight& entry, int host, const absl::Status& status, const Failure* failure) {
+  for (const BuffersRef& output : entry.outputs) {
+    for (int device : topology_.hosts()[host].devices) {
+      if (!output->devices()->Contains(device)) continue;
+      const ShardError* own = nullptr;
+      for (int i = 0; failure != nullptr && i < failure->shards_size(); ++i) {
+        if (failure->shards(i).device() == device) own = &failure->shards(i);
+      }
+      if (own != nullptr) {
+        output->Fail(device, FromProto(own->status()));
+      } else if (failure == nullptr || failure->shards().empty()) {
+        output->Fail(device, status);
+      }
+    }
+  }
+}
+
+void Engines::End(uint64_t seq, int host, const absl::Status& status, const Failure* failure) {
+  auto it = in_flight_.find(seq);
+  if (it == in_flight_.end() || !Erase(it->second.hosts, host)) return;
+  InFlight& entry = it->second;
+  if (!status.ok()) {
+    FailOutputs(entry, host, status, failure);
+    if (entry.error.ok()) entry.error = status;
+    // The cause is known now: those who complained about a peer have nothing more to wait for.
+    for (int other : entry.complained) {
+      if (Erase(entry.hosts, other)) FailOutputs(entry, other, entry.error, nullptr);
+    }
+    entry.complained.clear();
+  }
+  if (!entry.hosts.empty()) return;
+  InFlight finished = std::move(it->second);
+  in_flight_.erase(it);
+  Finish(seq, std::move(finished));
+}
+
+void Engines::Finish(uint64_t seq, InFlight entry) {
+  for (const BuffersRef& output : entry.outputs) {
+    if (entry.launch && !entry.error.ok()) output->FailAll(entry.error);
+    output->Settle();
+  }
+  hooks_.ended(entry.session, entry);
+  if (entry.done) entry.done(entry.error);
+}
+
+std::vector<const InFlight*> Engines::InFlightOn(int host) const {
+  std::vector<const InFlight*> found;
+  for (const auto& [seq, entry] : in_flight_) {
+    if (std::find(entry.hosts.begin(), entry.hosts.end(), host) != entry.hosts.end()) found.push_back(&entry);
+  }
+  return found;
+}
+
+bool Engines::HasLaunches(uint64_t session) const { return !HostsWithLaunches(session).empty(); }
+
+HostList Engines::HostsWithLaunches(uint64_t session) const {
+  HostList hosts;
+  for (const auto& [seq, entry] : in_flight_) {
+    if (entry.session != session || !entry.launch) continue;
+    for (int host : entry.hosts) {
+      if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+    }
+  }
+  return hosts;
+}
+
+void Engines::DropCallbacks(uint64_t session) {
+  for (auto& [seq, entry] : in_flight_) {
+    if (entry.session == session) entry.done = nullptr;
+  }
+  absl::erase_if(reads_, [session](const auto& read) { return read.second.session == session; });
+}
+
+int Engines::crashes(const std::string& fingerprint) const {
+  auto it = crashes_.find(fingerprint);
+  return it == crashes_.end() ? 0 : it->second;
+}
+
+}  // namespace parkway::runtime

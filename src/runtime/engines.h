@@ -1,0 +1,156 @@
+// The hosts of a lease as the core sees them: who is up, which operation each has yet to end, what they were told to
+// hold. It gives every operation its place in the one order (a sequence number) and sends it to all engines that take
+// part, encoded once; it merges what they answer into one end for each operation, with a first cause when something
+// failed, and it turns the loss of a host into errors of exactly what lay or ran there.
+//
+// Owned by the core; used inside tasks of its executor only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "base/executor.h"
+#include "proto/parkway/engine.pb.h"
+#include "runtime/buffers.h"
+#include "runtime/core.h"
+#include "runtime/topology.h"
+
+namespace parkway::runtime {
+
+using HostList = absl::InlinedVector<int, 4>;
+
+enum class HostState {
+  kAwaited,  // never there yet: work for it waits for ever
+  kUp,
+  kRestarting,  // down, and being started again: work waits for it, at most limits::kHostReturnWait
+  kLost,        // work for it fails with DATA_LOSS
+};
+
+// What an operation leaves behind until all its engines have ended it.
+struct InFlight {
+  uint64_t session = 0;
+  HostList hosts;       // that have not ended it
+  HostList complained;  // of these: ended it with a complaint about a peer, whose cause is awaited
+  HostList sources;     // whose bytes the others pull: when one is lost, that is the cause of their failures
+  std::vector<BuffersRef> outputs;
+  uint64_t context = 0;
+  bool launch = false;  // an error on one host is an error of every output
+  std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages
+  std::string fingerprint;
+  absl::Status error;  // first cause
+  absl::Time started;
+  absl::AnyInvocable<void(const absl::Status&)> done;
+};
+
+class Engines : public BuffersOwner {
+ public:
+  struct Hooks {
+    std::function<void()> changed;     // a host went up or down: queued work may go on
+    std::function<void(int host)> up;  // before any queued work goes on
+    std::function<void(int host, const absl::Status& cause)> lost;
+    // Is this shard, which lay on a host that went down, kept elsewhere and put back?
+    std::function<bool(const Buffers& buffers, int device)> spared;
+    std::function<void(int host, const ContextState&)> context_state;
+    std::function<void(int host, const KeyValue&)> key_value;
+    std::function<void(uint64_t session, int operations, int64_t bytes)> freed;  // accounting
+    std::function<void(uint64_t session, const InFlight&)> ended;
+  };
+  Engines(CoreOptions& options, Hooks hooks);
+  ~Engines() override;
+
+  // ---- Hosts
+  void Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink> link);
+  void Down(int host, uint64_t incarnation, absl::Status cause, bool returns);
+  // A paused host is up, but work for it waits as if it were being started again.
+  HostState state(int host) const { return hosts_[host].paused ? HostState::kRestarting : hosts_[host].state; }
+  void Pause(int host) { hosts_[host].paused = true; }
+  uint64_t incarnation(int host) const { return hosts_[host].incarnation; }
+  const EngineHello& hello(int host) const { return hosts_[host].hello; }
+  // Why work for a lost host fails: DATA_LOSS naming slice, host and reason.
+  absl::Status LossOf(int host) const;
+  // The hosts of some devices, each once, ascending.
+  HostList HostsOf(absl::Span<const int32_t> devices) const;
+  int64_t bytes_on(int host) const { return hosts_[host].bytes; }
+
+  // ---- Buffers
+  BuffersRef NewBuffers(uint64_t session, const ArraySpec& spec, int64_t shard_bytes);
+  void OnFreed(Buffers& buffers, absl::Span<const int> devices) override;
+  void OnDestroyed(Buffers& buffers) override;
+  void ForEachBuffers(const std::function<void(Buffers&)>& visit) const;
+
+  // ---- Operations. All hosts named must be up.
+  // One operation for all of its hosts.
+  uint64_t Issue(Op op, InFlight entry);
+  // One for each host: `ops[i]` goes to `entry.hosts[i]`, all under one sequence number.
+  uint64_t IssueEach(std::vector<Op> ops, InFlight entry);
+  // Operations that nobody waits for, and control messages.
+  void Tell(absl::Span<const int> hosts, Op op);
+  void TellControl(int host, Op op);
+  // Reads one shard. `control`: past whatever the engine is busy with.
+  using ReadDone = absl::AnyInvocable<void(absl::StatusOr<Bytes>)>;
+  void Read(uint64_t session, const Buffers& buffers, int device, bool control, ReadDone done);
+
+  void OnEvents(int host, uint64_t incarnation, const Events& events);
+
+  // In flight on that host, oldest first.
+  std::vector<const InFlight*> InFlightOn(int host) const;
+  // Is anything of that session in flight?
+  bool HasLaunches(uint64_t session) const;
+  HostList HostsWithLaunches(uint64_t session) const;
+  void DropCallbacks(uint64_t session);
+
+  // Programs that crashed an engine, by fingerprint: how often.
+  int crashes(const std::string& fingerprint) const;
+
+ private:
+  struct HostEntry {
+    HostState state = HostState::kAwaited;
+    uint64_t incarnation = 0;
+    EngineHello hello;
+    std::unique_ptr<EngineLink> link;
+    bool paused = false;
+    absl::Status cause;
+    TimerId timer = 0;
+    int64_t bytes = 0;
+  };
+  struct PendingRead {
+    uint64_t session = 0;
+    int host = 0;
+    ReadDone done;
+  };
+
+  void End(uint64_t seq, int host, const absl::Status& status, const Failure* failure);
+  void FailOutputs(const InFlight& entry, int host, const absl::Status& status, const Failure* failure);
+  void HoldForCause(uint64_t seq, int host, absl::Status complaint, const Failure& failure);
+  void Finish(uint64_t seq, InFlight entry);
+  void FailHost(int host, const absl::Status& cause);
+  void BlameForCrash(int host, const absl::Status& cause);
+  void OnRead(int host, const ReadResult& result);
+  void FlushDeletes();
+  void ScheduleFlush();
+
+  CoreOptions& options_;
+  const Topology& topology_;
+  Hooks hooks_;
+  std::vector<HostEntry> hosts_;
+  uint64_t next_seq_ = 1;
+  uint64_t next_id_ = 1;
+  absl::btree_map<uint64_t, InFlight> in_flight_;
+  absl::flat_hash_map<uint64_t, Buffers*> buffers_;
+  absl::flat_hash_map<uint64_t, PendingRead> reads_;
+  absl::flat_hash_map<std::string, int> crashes_;
+  // Deletes gathered until the running task ends, by host.
+  absl::flat_hash_map<int, Delete> deletes_;
+  bool flush_scheduled_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace parkway::runtime

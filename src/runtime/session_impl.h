@@ -1,0 +1,143 @@
+// The core's side of a session. Requests take effect here at once, in the client's order: handles appear, arrays are
+// marked deleted, errors are found that can be found. What engines must do becomes an Operation for the sequencer; it
+// holds references to the arrays that it uses, so that deleting them meanwhile is harmless.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "runtime/core.h"
+#include "runtime/engines.h"
+#include "runtime/program.h"
+#include "runtime/sequencer.h"
+#include "runtime/session.h"
+
+namespace parkway::runtime {
+
+// What all sessions share.
+struct CoreState {
+  CoreOptions options;
+  std::unique_ptr<Engines> engines;
+  std::unique_ptr<Contexts> contexts;
+  std::unique_ptr<Sequencer> sequencer;
+  uint64_t programs_run = 0;
+};
+
+// "f32[8,4]", for messages.
+std::string DescribeSpec(const ArraySpec& spec);
+
+class SessionImpl : public Session {
+ public:
+  SessionImpl(CoreState* core, uint64_t id, std::string name, std::function<void(SessionImpl*)> closed);
+  ~SessionImpl() override;
+
+  absl::Status MakeArrayFromHostBuffer(Handle result, const ArraySpec& spec, PendingBytesRef bytes,
+                                       std::vector<int64_t> byte_strides) override;
+  absl::Status MakeArrayFromHostShards(Handle result, const ArraySpec& spec, std::vector<HostShards> shards) override;
+  absl::Status MakeErrorArray(Handle result, const ArraySpec& spec, absl::Status error) override;
+  absl::Status Assemble(Handle result, const ArraySpec& spec, absl::Span<const Handle> arrays,
+                        CopySemantics semantics) override;
+  absl::Status Disassemble(Handle array, absl::Span<const Handle> results, CopySemantics semantics) override;
+  absl::Status FullyReplicatedShard(Handle array, Handle result, CopySemantics semantics) override;
+  absl::Status Copy(absl::Span<const Handle> arrays, absl::Span<const Handle> results, ifrt::DeviceListPtr devices,
+                    std::optional<std::string> memory_kind, CopySemantics semantics) override;
+  absl::Status Remap(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
+                     std::vector<RemapOutput> outputs, CopySemantics semantics) override;
+  absl::Status Reshard(absl::Span<const Handle> arrays, absl::Span<const Handle> results, std::vector<ArraySpec> specs,
+                       CopySemantics semantics) override;
+  absl::Status Bitcast(absl::Span<const Handle> arrays, absl::Span<const Handle> results, std::vector<ArraySpec> specs,
+                       CopySemantics semantics) override;
+  absl::StatusOr<Handle> Delete(absl::Span<const Handle> arrays) override;
+  void Destruct(absl::Span<const Handle> arrays) override;
+  absl::StatusOr<bool> IsDeleted(Handle array) override;
+  void WhenReady(absl::Span<const Handle> values, StatusCallback done) override;
+  void Read(Handle array, absl::AnyInvocable<void(absl::StatusOr<Bytes>)> done) override;
+  absl::StatusOr<ArraySpec> Describe(Handle array) const override;
+  void CheckFuture(Handle future, StatusCallback done) override;
+  void Compile(CompileRequest request, absl::AnyInvocable<void(absl::StatusOr<CompileReply>)> done) override;
+  absl::StatusOr<CompileReply> Executable(Handle executable) const override;
+  absl::StatusOr<ExecuteReply> Execute(const ExecuteRequest& request) override;
+  absl::Status DestructExecutable(Handle executable) override;
+  bool HasCredit() const override;
+  void OnCredit(absl::AnyInvocable<void()> resume) override;
+  SessionStats Stats() const override;
+
+  uint64_t id() const { return id_; }
+  // The core's accounting.
+  void OnOperationEnded(const InFlight& entry);
+  void OnBytes(int64_t freed) { bytes_held_ -= freed; }
+
+ private:
+  struct Future {
+    bool settled = false;
+    absl::Status status;
+    std::vector<StatusCallback> waiters;
+  };
+  using FutureRef = std::shared_ptr<Future>;
+
+  // A plan to move bytes between shards (session_moves.cc).
+  struct Move;
+
+  Handle NewHandle() { return next_handle_++; }
+  Handle NewFuture(bool settled, absl::Status status = absl::OkStatus());
+  static void Settle(Future& future, absl::Status status);
+
+  // The array of a handle that is there and not deleted; INVALID_ARGUMENT naming `what` and the handle otherwise.
+  absl::StatusOr<ArrayRecord*> Find(Handle array, absl::string_view what);
+  absl::Status CheckNewHandle(Handle result) const;
+  void Put(Handle result, ArrayRecord record) { arrays_.insert_or_assign(result, std::move(record)); }
+  // An array of that type whose every shard has the error.
+  ArrayRecord ErrorRecord(const ArraySpec& spec, const absl::Status& error);
+  // Leaves error arrays under the handles, typed where `specs` says (else like `like`), and returns the error.
+  absl::Status FailResults(absl::Span<const Handle> results, absl::Span<const ArraySpec> specs, absl::Status error);
+  // A record of new buffers for `spec`.
+  absl::StatusOr<ArrayRecord> NewRecord(const ArraySpec& spec);
+  void Submit(HostList hosts, bool context, int inputs_awaited, absl::AnyInvocable<void(uint64_t)> issue,
+              absl::AnyInvocable<void(const absl::Status&)> fail, OperationRef* made = nullptr);
+
+  absl::Status SubmitPut(Handle result, const ArraySpec& spec, ArrayRecord record, std::vector<HostShards> sources,
+                         bool whole_source);
+  absl::Status PutStrings(Handle result, const ArraySpec& spec, ArrayRecord record, std::vector<HostShards> sources);
+  absl::Status CheckHostShards(const ArraySpec& spec, const std::vector<HostShards>& shards, bool whole_source) const;
+
+  absl::StatusOr<ArrayRecord> Rearranged(const ArraySpec& spec, absl::Span<const ArrayRecord* const> inputs,
+                                         absl::Span<const RemapSource> sources, absl::string_view what);
+  // New bytes for `spec` out of `input`: by shard position (`by_position`), or by region. `reinterpret`: other element
+  // type.
+  absl::Status SubmitMove(const ArrayRecord& input, const ArraySpec& spec, ArrayRecord output, bool by_position,
+                          bool reinterpret, std::string what);
+  void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what);
+  absl::Status CopyOne(Handle array, Handle result, const ifrt::DeviceListPtr& devices,
+                       const std::optional<std::string>& memory_kind);
+  absl::Status CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec);
+  absl::Status MoveAll(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
+                       absl::Span<const ArraySpec> specs, CopySemantics semantics, absl::string_view what,
+                       absl::FunctionRef<absl::StatusOr<ArrayRecord>(const ArrayRecord&, const ArraySpec&)> one);
+  void FinishInput(Handle array, CopySemantics semantics);
+
+  absl::Status CheckArgument(Program& program, int index, const ArrayRecord& array);
+  absl::StatusOr<std::vector<ArrayRecord>> GatherArguments(Program& program, const ExecuteRequest& request);
+  void Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments, std::vector<int> donated,
+              std::vector<BuffersRef> outputs, int launch_id, uint64_t context, FutureRef status);
+  absl::Status CheckMemory(Program& program) const;
+
+  CoreState* core_;
+  const uint64_t id_;
+  const std::string name_;
+  std::function<void(SessionImpl*)> closed_;
+  absl::flat_hash_map<Handle, ArrayRecord> arrays_;
+  absl::flat_hash_map<Handle, FutureRef> futures_;
+  absl::flat_hash_map<Handle, std::shared_ptr<Program>> programs_;
+  absl::flat_hash_map<uint64_t, bool> compiles_;  // jobs that run
+  std::vector<absl::AnyInvocable<void()>> on_credit_;
+  Handle next_handle_ = Handle{1} << 48;
+  uint64_t programs_run_ = 0;
+  int64_t bytes_held_ = 0;
+  int operations_ = 0;  // submitted and not ended
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace parkway::runtime

@@ -1,0 +1,248 @@
+// Programs of a session: compiling, checking arguments, launching.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/limits.h"
+#include "base/status.h"
+#include "runtime/session_impl.h"
+
+namespace parkway::runtime {
+
+// ---- Compile
+
+void SessionImpl::Compile(CompileRequest request, absl::AnyInvocable<void(absl::StatusOr<CompileReply>)> done) {
+  for (int device : request.devices) {
+    if (!core_->options.topology.IsDevice(device)) {
+      done(absl::InvalidArgumentError(absl::StrCat("compiling: ", core_->options.topology.Describe(device),
+                                                   "; this cluster has devices 0 to ",
+                                                   core_->options.topology.devices().size() - 1)));
+      return;
+    }
+  }
+  if (absl::Status valid = ifrt::DeviceList::Make(request.devices).status(); !valid.ok()) {
+    done(Annotate(valid, "compiling: its devices"));
+    return;
+  }
+  CompileJob job;
+  job.set_job(core_->options.random());
+  job.set_platform(core_->options.topology.slices()[0].platform);
+  job.set_program(std::move(request.program));
+  job.set_compile_options(std::move(request.compile_options));
+  job.set_num_devices(static_cast<int>(request.devices.size()));
+  uint64_t id = job.job();
+  compiles_[id] = true;
+  core_->options.compiler->Compile(std::move(job), [this, id, alive = alive_, executor = core_->options.executor,
+                                                    devices = std::move(request.devices), done = std::move(done)](
+                                                       absl::StatusOr<CompiledProgram> compiled) mutable {
+    executor->Post([this, id, alive = std::move(alive), devices = std::move(devices), done = std::move(done),
+                    compiled = std::move(compiled)]() mutable {
+      if (!*alive) return;
+      compiles_.erase(id);
+      if (!compiled.ok()) return done(compiled.status());
+      auto program = std::make_shared<const CompiledProgram>(*std::move(compiled));
+      absl::StatusOr<std::unique_ptr<Program>> made =
+          Program::Make(std::move(program), std::move(devices), core_->engines.get(), &core_->options);
+      if (!made.ok()) return done(made.status());
+      Handle handle = NewHandle();
+      programs_[handle] = *std::move(made);
+      CompileReply reply = *Executable(handle);
+      reply.ready_future = NewFuture(true);
+      done(std::move(reply));
+    });
+  });
+}
+
+absl::StatusOr<CompileReply> SessionImpl::Executable(Handle executable) const {
+  auto it = programs_.find(executable);
+  if (it == programs_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no executable with handle ", executable,
+                     " in this session. Executables of an earlier connection can't be used "
+                     "after a reconnect: call jax.clear_caches()"));
+  }
+  return CompileReply{executable, 0, it->second->compiled_ref(), it->second->devices()};
+}
+
+absl::Status SessionImpl::DestructExecutable(Handle executable) {
+  auto it = programs_.find(executable);
+  if (it == programs_.end()) return Executable(executable).status();
+  programs_.erase(it);  // queued launches still hold it; the last one unloads it
+  return absl::OkStatus();
+}
+
+// ---- Execute
+
+absl::Status SessionImpl::CheckArgument(Program& program, int index, const ArrayRecord& array) {
+  Program::Parameter& parameter = program.parameters()[index];
+  if (array.spec.dtype != parameter.dtype || !(array.spec.shape == parameter.shape)) {
+    return absl::InvalidArgumentError(absl::StrCat(program.Describe(), ": argument ", index, " is ",
+                                                   DescribeSpec(array.spec), ", but the program takes ",
+                                                   ifrt::Name(parameter.dtype), parameter.shape.ToString()));
+  }
+  if (array.spec.sharding == parameter.accepted) return absl::OkStatus();
+  if (!array.spec.sharding->Equivalent(*parameter.sharding, parameter.shape)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        program.Describe(), ": argument ", index, " (", DescribeSpec(array.spec), ") lies on devices ",
+        array.spec.sharding->devices()->ToString(), " as ", array.spec.sharding->ToString(), ", but the program takes ",
+        parameter.sharding->ToString(), " on devices ", parameter.sharding->devices()->ToString()));
+  }
+  parameter.accepted = array.spec.sharding;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<ArrayRecord>> SessionImpl::GatherArguments(Program& program, const ExecuteRequest& request) {
+  if (request.arguments.size() != program.parameters().size()) {
+    return absl::InvalidArgumentError(absl::StrCat(program.Describe(), " takes ", program.parameters().size(),
+                                                   " arguments; ", request.arguments.size(), " were given"));
+  }
+  if (!request.results.empty() && request.results.size() != program.outputs().size()) {
+    return absl::InvalidArgumentError(absl::StrCat(program.Describe(), " makes ", program.outputs().size(),
+                                                   " results; ", request.results.size(), " handles were given"));
+  }
+  for (Handle result : request.results) PARKWAY_RETURN_IF_ERROR(CheckNewHandle(result));
+  std::vector<ArrayRecord> arguments;
+  arguments.reserve(request.arguments.size());
+  for (size_t i = 0; i < request.arguments.size(); ++i) {
+    absl::StatusOr<ArrayRecord*> found = Find(request.arguments[i], "");
+    if (!found.ok()) {
+      return Annotate(found.status(), absl::StrCat(program.Describe(), ": argument ", i));
+    }
+    PARKWAY_RETURN_IF_ERROR(CheckArgument(program, static_cast<int>(i), **found));
+    arguments.push_back(**found);
+  }
+  return arguments;
+}
+
+absl::Status SessionImpl::CheckMemory(Program& program) const {
+  for (int host : program.hosts()) {
+    int64_t limit = core_->engines->hello(host).memory_bytes();
+    if (limit == 0) continue;
+    int64_t local = 0;
+    for (int device : program.devices()) local += core_->options.topology.device(device).host == host ? 1 : 0;
+    int64_t wanted = local * (program.compiled().memory().temp_bytes() - program.compiled().memory().alias_bytes());
+    // Its outputs are counted already: they exist since it was dispatched.
+    int64_t total = core_->engines->bytes_on(host) + wanted;
+    if (total > limit) {
+      return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", program.Describe(), " needs ", total,
+                                                       " bytes on ", core_->options.topology.DescribeHost(host),
+                                                       ", which has ", limit));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request) {
+  auto it = programs_.find(request.executable);
+  if (it == programs_.end()) return FailResults(request.results, {}, Executable(request.executable).status());
+  std::shared_ptr<Program> program = it->second;
+  absl::StatusOr<std::vector<ArrayRecord>> arguments = GatherArguments(*program, request);
+  if (!arguments.ok()) {
+    std::vector<ArraySpec> specs;
+    for (const Program::Output& output : program->outputs()) specs.push_back(output.spec);
+    return FailResults(request.results, specs, arguments.status());
+  }
+
+  ExecuteReply reply;
+  std::vector<BuffersRef> outputs;
+  reply.outputs.reserve(program->outputs().size());
+  for (size_t i = 0; i < program->outputs().size(); ++i) {
+    const Program::Output& output = program->outputs()[i];
+    BuffersRef buffers = core_->engines->NewBuffers(id_, output.spec, output.shard_bytes);
+    Handle handle = request.results.empty() ? NewHandle() : request.results[i];
+    reply.outputs.push_back(ExecuteReply::Output{output.spec, handle});
+    Put(handle, ArrayRecord{output.spec, std::make_shared<Whole>(buffers), {}});
+    outputs.push_back(std::move(buffers));
+  }
+  FutureRef future;
+  if (request.fill_status) {
+    reply.status_handle = request.status_handle != 0 ? request.status_handle : NewHandle();
+    future = std::make_shared<Future>();
+    futures_[reply.status_handle] = future;
+  }
+  std::vector<int> donated;
+  for (size_t i = 0; i < arguments->size(); ++i) {
+    if (!program->parameters()[i].may_donate) continue;
+    bool keep = std::find(request.non_donatable.begin(), request.non_donatable.end(), static_cast<int>(i)) !=
+                request.non_donatable.end();
+    if (keep) continue;
+    donated.push_back(static_cast<int>(i));
+    arrays_[request.arguments[i]].Drop();
+  }
+  ++programs_run_;
+  ++core_->programs_run;
+  auto fail = [outputs, future](const absl::Status& why) {
+    for (const BuffersRef& output : outputs) {
+      output->FailAll(why);
+      output->Settle();
+    }
+    if (future) Settle(*future, why);
+  };
+  auto issue = [this, program, arguments = *std::move(arguments), donated = std::move(donated), outputs, future,
+                launch_id = request.launch_id](uint64_t context) mutable {
+    Launch(program, std::move(arguments), std::move(donated), std::move(outputs), launch_id, context,
+           std::move(future));
+    program.reset();
+  };
+  Submit(program->hosts(), program->spans_hosts(), 0, std::move(issue), std::move(fail));
+  return reply;
+}
+
+void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
+                         std::vector<int> donated, std::vector<BuffersRef> outputs, int launch_id, uint64_t context,
+                         FutureRef status) {
+  absl::Status why;
+  for (const ArrayRecord& argument : arguments) {
+    if (why.ok()) why = argument.Error();
+  }
+  if (why.ok() && core_->engines->crashes(program->compiled().fingerprint()) >= limits::kCrashesUntilRefused) {
+    why = absl::FailedPreconditionError(absl::StrCat(program->Describe(), " is refused: it crashed its engine ",
+                                                     limits::kCrashesUntilRefused, " times"));
+  }
+  if (why.ok()) why = CheckMemory(*program);
+  if (!why.ok()) {
+    --operations_;
+    for (const BuffersRef& output : outputs) {
+      output->FailAll(why);
+      output->Settle();
+    }
+    if (status) Settle(*status, why);
+    return;
+  }
+  Op op;
+  parkway::Launch* launch = op.mutable_launch();
+  launch->set_executable(program->EnsureLoaded(context, id_));
+  launch->set_launch_id(launch_id);
+  for (const ArrayRecord& argument : arguments) {
+    Operand* operand = launch->add_arguments();
+    if (argument.whole) {
+      operand->set_array(argument.whole->buffers()->id());
+      continue;
+    }
+    for (int32_t device : program->device_list()->ids()) {
+      int shard = *argument.spec.sharding->devices()->Position(device);
+      ShardRef* ref = operand->add_shards();
+      ref->set_array(argument.shards[shard]->buffers()->id());
+      ref->set_device(device);
+    }
+  }
+  for (int index : donated) {
+    // Bytes that somebody else looks at too are not given away: the engine works on a copy.
+    ArrayRecord& argument = arguments[index];
+    if (argument.whole == nullptr || argument.SharesBytes()) continue;
+    launch->add_donated(index);
+    argument.whole->buffers()->donated = true;
+  }
+  for (const BuffersRef& output : outputs) launch->add_outputs(output->id());
+  InFlight entry{
+      .session = id_, .hosts = program->hosts(), .outputs = std::move(outputs), .context = context, .launch = true};
+  entry.what = program->Describe();
+  entry.fingerprint = program->compiled().fingerprint();
+  if (status) {
+    entry.done = [status](const absl::Status& end) { Settle(*status, end); };
+  }
+  if (context != 0) core_->contexts->LaunchStarted(context);
+  core_->engines->Issue(std::move(op), std::move(entry));
+}
+
+}  // namespace parkway::runtime
