@@ -34,7 +34,12 @@ bool Erase(HostList& hosts, int host) {
 Engines::Engines(CoreOptions& options, Hooks hooks)
     : options_(options), topology_(options.topology), hooks_(std::move(hooks)), hosts_(topology_.hosts().size()) {}
 
-Engines::~Engines() { *alive_ = false; }
+Engines::~Engines() {
+  *alive_ = false;
+  // What is still held tells its owner as it goes, so it goes while the tables stand.
+  reads_.clear();
+  in_flight_.clear();
+}
 
 // ---- Hosts
 
