@@ -53,6 +53,8 @@ inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for
 inline constexpr int kXlaPoolThreads = 16;                                // of each pool of a CPU client
 inline constexpr int kEngineWaiters = 256;                                // threads that wait for launches to end
 inline constexpr absl::Duration kDropDelay = absl::Microseconds(200);     // dropped arrays are freed within so long
+inline constexpr absl::Duration kCutPeriod = absl::Milliseconds(5);       // between cuts of a context that closes
+inline constexpr absl::Duration kSlowClose = absl::Seconds(5);            // after so long a closing context is reported
 
 // ---- Health -------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);

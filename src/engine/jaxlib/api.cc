@@ -61,6 +61,7 @@ absl::StatusOr<const Api*> MakeApi() {
                                                                  {&api->array_type, "array_type"},
                                                                  {&api->always_copy, "always_copy"},
                                                                  {&api->batched_device_put, "batched_device_put"},
+                                                                 {&api->collect_clients, "collect_clients"},
                                                                  {&api->collect_garbage, "collect_garbage"},
                                                                  {&api->connect, "connect"},
                                                                  {&api->context_client, "context_client"},

@@ -23,6 +23,7 @@ struct Api {
   PyObject* array_type;
   PyObject* always_copy;
   PyObject* batched_device_put;
+  PyObject* collect_clients;
   PyObject* collect_garbage;
   PyObject* connect;
   PyObject* context_client;

@@ -7,17 +7,32 @@
 #include "engine/jaxlib/numpy.h"
 
 namespace parkway::engine {
+namespace {
+
+uint64_t CommonClient(const std::vector<ShardRef>& shards) {
+  const uint64_t first = shards[0]->set->client;
+  const bool same =
+      std::all_of(shards.begin(), shards.end(), [&](const ShardRef& s) { return s->set->client == first; });
+  return same ? first : 0;
+}
+
+}  // namespace
 
 JaxArray::JaxArray(const Api& api, ArrayLayoutRef layout, DeviceSetRef set, HeldRef whole, CompletionRef completion)
     : api_(api),
       layout_(std::move(layout)),
+      home_(set->client),
       completions_({std::move(completion)}),
       set_(std::move(set)),
       whole_(std::move(whole)) {}
 
 JaxArray::JaxArray(const Api& api, ArrayLayoutRef layout, std::vector<ShardRef> shards,
                    std::vector<CompletionRef> completions)
-    : api_(api), layout_(std::move(layout)), completions_(std::move(completions)), shards_(std::move(shards)) {}
+    : api_(api),
+      layout_(std::move(layout)),
+      home_(CommonClient(shards)),
+      completions_(std::move(completions)),
+      shards_(std::move(shards)) {}
 
 int JaxArray::Position(int device) const {
   auto found = std::find(layout_->devices.begin(), layout_->devices.end(), device);
@@ -41,22 +56,13 @@ absl::StatusOr<PyObject*> JaxArray::On(const DeviceSetRef& set) {
   return wrapped_.emplace_back(set, HeldRef(std::move(made))).second.get();
 }
 
-bool JaxArray::MustAdopt(const DeviceSetRef& set) const {
-  if (set_ != nullptr) {
-    if (set_->client == set->client) return false;
-  } else if (std::all_of(shards_.begin(), shards_.end(), [&](const ShardRef& s) { return s->client == set->client; })) {
-    return false;
-  }
-  return std::none_of(wrapped_.begin(), wrapped_.end(), [&](const auto& wrapped) { return wrapped.first == set; });
-}
-
 absl::StatusOr<PyRef> JaxArray::Wrap(const DeviceSet& set) {
   std::vector<ShardRef> shards;
   std::vector<PyObject*> arrays;
   bool foreign = false;
   for (int device : set.locals) {
     PARKWAY_ASSIGN_OR_RETURN(ShardRef shard, ShardOn(device));
-    foreign |= shard->client != set.client;
+    foreign |= shard->set->client != set.client;
     arrays.push_back(shard->array.get());
     shards.push_back(std::move(shard));
   }
@@ -87,7 +93,7 @@ absl::StatusOr<ShardRef> JaxArray::ShardOn(int device) {
     for (size_t i = 0; i < layout_->devices.size(); ++i) {
       PyObject* array = set_->single ? whole_.get() : PyList_GetItem(arrays.get(), i);
       if (array == nullptr) return TakePythonError();
-      shards.push_back(std::make_shared<Shard>(Shard{HeldRef(PyRef::Borrow(array)), set_->client}));
+      shards.push_back(std::make_shared<Shard>(Shard{HeldRef(PyRef::Borrow(array)), set_}));
     }
     if (shards_.empty()) shards_ = std::move(shards);
   }
@@ -111,7 +117,7 @@ absl::StatusOr<Bytes> JaxArray::ViewReady(int device) {
   PARKWAY_ASSIGN_OR_RETURN(ShardRef shard, ShardOn(device));
   PyRef view(PyObject_CallMethodNoArgs(shard->array.get(), api_.name_to_numpy));
   if (!view) return TakePythonError();
-  return BytesOfNumpy(PyRef::Borrow(PyTuple_GET_ITEM(view.get(), 0)));
+  return BytesOfNumpy(PyRef::Borrow(PyTuple_GET_ITEM(view.get(), 0)), shard->set);
 }
 
 absl::StatusOr<PyRef> PutNumpy(const Api& api, const Type& type, const DeviceSet& set, int memory_kind,

@@ -25,7 +25,7 @@ using ArrayLayoutRef = std::shared_ptr<const ArrayLayout>;
 // One single-device array of jaxlib's. Arrays that were assembled of each other share it.
 struct Shard {
   HeldRef array;
-  uint64_t client = 0;
+  DeviceSetRef set;  // which keeps the client
 };
 using ShardRef = std::shared_ptr<const Shard>;
 
@@ -47,13 +47,13 @@ class JaxArray : public Array {
   const std::vector<CompletionRef>& completions() const { return completions_; }
   // OK while the work is pending; FAILED_PRECONDITION once it was donated.
   absl::Status status() const;
+  // The client whose memory all shards lie in, or 0 when they are of several.
+  uint64_t home() const { return home_; }
   // Views that are promised and not made yet: a donation waits for them.
   std::atomic<int>& promised_views() { return promised_views_; }
 
   // GIL: the array over `set`, borrowed. Where the client is another one, all shards must be ready.
   absl::StatusOr<PyObject*> On(const DeviceSetRef& set);
-  // GIL: whether `set` is of another client than the bytes, and nothing is there yet for it.
-  bool MustAdopt(const DeviceSetRef& set) const;
   // GIL: of a device that has one.
   absl::StatusOr<ShardRef> ShardOn(int device);
   // GIL: whether another array shares a shard, so that a donation would take it from that one too.
@@ -70,6 +70,7 @@ class JaxArray : public Array {
 
   const Api& api_;
   const ArrayLayoutRef layout_;
+  const uint64_t home_;
   const std::vector<CompletionRef> completions_;  // one for all shards, or one for each
   std::atomic<int> promised_views_{0};
   std::atomic<bool> donated_{false};

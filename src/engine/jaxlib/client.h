@@ -17,6 +17,8 @@ namespace parkway::engine {
 // The devices of an array or executable in their order, with jaxlib's objects for arrays over them. One object for each
 // list of a client, so that pointers tell lists apart. `locals` has the local devices among them.
 struct DeviceSet {
+  ~DeviceSet() { CollectClientsLater(); }
+
   uint64_t client = 0;             // number of the client, never used again
   std::vector<int> locals;         // local device numbers, in order
   bool single = false;             // one device, a local one
@@ -28,11 +30,11 @@ using DeviceSetRef = std::shared_ptr<const DeviceSet>;
 
 class Client {
  public:
+  ~Client() { CollectClientsLater(); }
   // Device k of this process has the id `first_id` + k.
   static absl::StatusOr<std::shared_ptr<Client>> Wrap(const Api& api, PyRef client, int first_id, int num_local);
 
   PyObject* object() const { return object_.get(); }
-  uint64_t number() const { return number_; }
   const std::vector<std::string>& memory_kinds() const { return memory_kinds_; }
   absl::StatusOr<DeviceSetRef> Devices(const std::vector<int>& ids);
   // Of local devices, given by their numbers.

@@ -130,7 +130,8 @@ class WaitPool {
       }
       Item item = found->second.items.front();
       mutex_.Unlock();
-      item->completion->Finish(Block(*item));
+      const absl::Status end = Block(*item);
+      item->completion->Finish(item->explain ? item->explain(end) : end);
       mutex_.Lock();
       lanes_.find(lane)->second.items.pop_front();
     }

@@ -3,6 +3,7 @@
 // their order (measured, also where a later one has nothing to wait for), and those of other lanes have other threads.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "absl/synchronization/mutex.h"
 
 namespace parkway::engine {
+
+class HeldRef;
 
 // Pending, then OK or an error, for ever. Any thread.
 class Completion {
@@ -43,11 +46,11 @@ CompletionRef JoinCompletions(const std::vector<CompletionRef>& parts);
 
 // What a completion waits for: `token` blocks until the launch has ended on all local devices, or is null, and then the
 // arrays are waited for; `arrays` is a list of its outputs.
-class HeldRef;
 struct Awaited {
   std::shared_ptr<HeldRef> token;
   std::shared_ptr<HeldRef> arrays;
   CompletionRef completion;
+  std::function<absl::Status(const absl::Status&)> explain;  // what the completion says of an end; may be null
 };
 // Finishes the completion when its work has ended. `lane` only tells lanes apart. Any thread, with or without the GIL.
 void AwaitInLane(const void* lane, Awaited awaited);

@@ -122,20 +122,17 @@ absl::Status JaxExecutable::CheckArgument(size_t index, const JaxArray& array) {
 // Bytes of another client are adopted as they lie, so they must be there; and a view that was asked for before a
 // donation shows what was there before.
 absl::Status JaxExecutable::WaitForArguments(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated) {
-  std::vector<JaxArray*> waited;
-  for (int index : donated) {
-    if (Of(arguments[index]).promised_views() > 0) waited.push_back(&Of(arguments[index]));
-  }
-  if (gate_ != nullptr) {
-    Gil gil;
-    for (const ArrayRef& argument : arguments) {
-      if (Of(argument).MustAdopt(set_)) waited.push_back(&Of(argument));
-    }
-  }
-  for (JaxArray* array : waited) {
-    for (const CompletionRef& completion : array->completions()) {
+  auto wait = [](const JaxArray& array) {
+    for (const CompletionRef& completion : array.completions()) {
       if (completion != nullptr) PARKWAY_RETURN_IF_ERROR(completion->Wait());
     }
+    return absl::OkStatus();
+  };
+  for (int index : donated) {
+    if (Of(arguments[index]).promised_views() > 0) PARKWAY_RETURN_IF_ERROR(wait(Of(arguments[index])));
+  }
+  for (const ArrayRef& argument : arguments) {
+    if (Of(argument).home() != set_->client) PARKWAY_RETURN_IF_ERROR(wait(Of(argument)));
   }
   return absl::OkStatus();
 }
@@ -196,30 +193,51 @@ absl::StatusOr<LaunchResult> JaxExecutable::Launch(absl::Span<const ArrayRef> ar
   }
   PARKWAY_RETURN_IF_ERROR(WaitForArguments(arguments, donated));
   if (gate_ != nullptr) PARKWAY_RETURN_IF_ERROR(gate_->Enter(set_));
+  CompletionRef pending;
+  absl::StatusOr<LaunchResult> result = Start(arguments, donated, done, pending);
+  if (gate_ != nullptr) gate_->Leave(pending);
+  if (!result.ok()) return gate_ != nullptr ? gate_->Explain(result.status()) : result.status();
+  if (done) done(absl::OkStatus());
+  return result;
+}
+
+// Leaves `done` to be called only where the launch has ended well; else `pending` calls it.
+absl::StatusOr<LaunchResult> JaxExecutable::Start(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated,
+                                                  absl::AnyInvocable<void(absl::Status)>& done,
+                                                  CompletionRef& pending) {
   LaunchResult result;
-  CompletionRef completion;
-  absl::Status status;
+  absl::Status failure;
   {
     Gil gil;
     DropQueued();
     PARKWAY_ASSIGN_OR_RETURN(Launched launched, Execute(arguments, donated));
-    status = launched.status;
-    if (!launched.finished || !status.ok()) completion = std::make_shared<Completion>();
+    failure = launched.status;
+    if (!launched.finished || !failure.ok()) pending = std::make_shared<Completion>();
     for (size_t i = 0; i < outputs_.size(); ++i) {
       HeldRef output(PyRef::Borrow(PyList_GET_ITEM(launched.outputs.get(), i)));
-      result.outputs.push_back(std::make_shared<JaxArray>(api_, outputs_[i], set_, std::move(output), completion));
+      result.outputs.push_back(std::make_shared<JaxArray>(api_, outputs_[i], set_, std::move(output), pending));
+    }
+    if (pending != nullptr) {
+      pending->Then([done = std::move(done)](const absl::Status& end) mutable { done(end); });
+      done = nullptr;
     }
     if (!launched.finished) {
-      completion->Then([done = std::move(done)](const absl::Status& end) mutable { done(end); });
-      if (gate_ != nullptr) gate_->Launched(set_, completion);
-      AwaitInLane(set_.get(), Awaited{std::make_shared<HeldRef>(std::move(launched.token)),
-                                      std::make_shared<HeldRef>(std::move(launched.outputs)), completion});
+      Awaited awaited{std::make_shared<HeldRef>(std::move(launched.token)),
+                      std::make_shared<HeldRef>(std::move(launched.outputs)), pending, nullptr};
+      if (gate_ != nullptr) awaited.explain = [gate = gate_](const absl::Status& end) { return gate->Explain(end); };
+      AwaitInLane(set_.get(), std::move(awaited));
       return result;
     }
   }
-  if (completion != nullptr) completion->Finish(status);
-  done(status);
+  if (pending != nullptr) pending->Finish(gate_ != nullptr ? gate_->Explain(failure) : failure);
   return result;
+}
+
+void JaxExecutable::Unload() {
+  object_ = HeldRef();
+  execute_ = HeldRef();
+  handlers_ = HeldRef();
+  client_ = nullptr;
 }
 
 }  // namespace parkway::engine

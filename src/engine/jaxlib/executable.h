@@ -17,10 +17,12 @@ namespace parkway::engine {
 class LaunchGate {
  public:
   virtual ~LaunchGate() = default;
-  // Before a launch; may block. An error when the context is closed.
+  // Before a launch on `set`; may block. An error when the context is closed; OK must be followed by Leave.
   virtual absl::Status Enter(const DeviceSetRef& set) = 0;
-  // After it, with its end.
-  virtual void Launched(const DeviceSetRef& set, const CompletionRef& completion) = 0;
+  // After it; null when it failed or has ended.
+  virtual void Leave(const CompletionRef& completion) = 0;
+  // The error that a failed launch is told: the cause, when the context was closed under it.
+  virtual absl::Status Explain(const absl::Status& status) = 0;
 };
 
 class JaxExecutable : public Executable {
@@ -29,6 +31,8 @@ class JaxExecutable : public Executable {
   static absl::StatusOr<std::shared_ptr<JaxExecutable>> Load(const Api& api, std::shared_ptr<Client> client,
                                                              std::shared_ptr<LaunchGate> gate,
                                                              const std::vector<int>& ids, const LoadSpec& spec);
+  // Gives up jaxlib's executable, which keeps its client alive: no launch may follow, and none may be under way.
+  void Unload();
   // See Engine::Launch.
   absl::StatusOr<LaunchResult> Launch(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated,
                                       absl::AnyInvocable<void(absl::Status)> done);
@@ -47,6 +51,9 @@ class JaxExecutable : public Executable {
   absl::Status WaitForArguments(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated);
   absl::StatusOr<PyRef> WrapArguments(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated);
   absl::StatusOr<Launched> Execute(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated);
+
+  absl::StatusOr<LaunchResult> Start(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated,
+                                     absl::AnyInvocable<void(absl::Status)>& done, CompletionRef& pending);
 
   const Api& api_;
   std::string name_;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "engine/jaxlib/array.h"
+#include "engine/jaxlib/context.h"
 #include "engine/jaxlib/executable.h"
 #include "engine/jaxlib/numpy.h"
 #include "engine/jaxlib/zeros.h"
@@ -157,7 +159,7 @@ absl::StatusOr<ArrayRef> JaxlibEngine::Put(ArrayLayoutRef layout, std::vector<By
     PARKWAY_ASSIGN_OR_RETURN(DeviceSetRef set, local_->LocalDevices(one.devices));
     PARKWAY_ASSIGN_OR_RETURN(PyRef shard, PutShards(one, *set, absl::MakeSpan(bytes).subspan(i, 1)));
     PARKWAY_ASSIGN_OR_RETURN(CompletionRef completion, CompletionOf(set, {shard.get()}));
-    shards.push_back(std::make_shared<Shard>(Shard{HeldRef(std::move(shard)), local_->number()}));
+    shards.push_back(std::make_shared<Shard>(Shard{HeldRef(std::move(shard)), std::move(set)}));
     completions.push_back(std::move(completion));
   }
   return std::make_shared<JaxArray>(api_, std::move(layout), std::move(shards), std::move(completions));
@@ -190,7 +192,7 @@ absl::StatusOr<CompletionRef> JaxlibEngine::CompletionOf(const DeviceSetRef& set
   if (ready) return nullptr;
   PARKWAY_ASSIGN_OR_RETURN(PyRef list, ListOf(arrays));
   auto completion = std::make_shared<Completion>();
-  AwaitInLane(set.get(), Awaited{nullptr, std::make_shared<HeldRef>(std::move(list)), completion});
+  AwaitInLane(set.get(), Awaited{nullptr, std::make_shared<HeldRef>(std::move(list)), completion, nullptr});
   return completion;
 }
 
@@ -248,18 +250,27 @@ void JaxlibEngine::WhenReady(const ArrayRef& array, absl::AnyInvocable<void(absl
 }
 
 void JaxlibEngine::OpenContext(ContextSpec spec, absl::AnyInvocable<void(absl::StatusOr<ContextRef>)> done) {
-  done(absl::UnimplementedError("this engine opens no contexts yet"));
+  std::thread([api = &api_, options = options_, spec = std::move(spec), done = std::move(done)]() mutable {
+    done(JaxContext::Open(*api, options.bind_host, options.devices, std::move(spec)));
+  }).detach();
 }
 
 void JaxlibEngine::CloseContext(const ContextRef& context, absl::Status cause, absl::AnyInvocable<void()> done) {
-  done();
+  std::thread([context = std::static_pointer_cast<JaxContext>(context), cause = std::move(cause),
+               done = std::move(done)]() mutable {
+    context->Close(std::move(cause));
+    context = nullptr;
+    done();
+  }).detach();
 }
 
 absl::StatusOr<ExecutableRef> JaxlibEngine::Load(const LoadSpec& spec) {
+  if (spec.context != nullptr) return static_cast<JaxContext&>(*spec.context).Load(spec);
   for (int device : spec.local_devices) {
     if (device < 0 || device >= options_.devices) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("program ", spec.name, " spans hosts, but was loaded outside a context"));
+      return absl::InvalidArgumentError(absl::StrCat("program ", spec.name, " runs on local device ", device,
+                                                     " of a host with ", options_.devices,
+                                                     "; one that spans hosts needs a context"));
     }
   }
   return JaxExecutable::Load(api_, local_, nullptr, spec.local_devices, spec);

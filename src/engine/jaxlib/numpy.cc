@@ -17,6 +17,9 @@ void DropOwner(PyObject* capsule) {
   delete static_cast<std::shared_ptr<const void>*>(PyCapsule_GetPointer(capsule, kOwner));
 }
 
+// The reference goes before what it needs.
+using Owner = std::pair<std::shared_ptr<const void>, HeldRef>;
+
 }  // namespace
 
 absl::Status ImportNumpy() {
@@ -41,7 +44,7 @@ absl::StatusOr<PyRef> NumpyOfBytes(PyObject* dtype, absl::Span<const int64_t> di
   return array;
 }
 
-absl::StatusOr<Bytes> BytesOfNumpy(PyRef array) {
+absl::StatusOr<Bytes> BytesOfNumpy(PyRef array, std::shared_ptr<const void> keep) {
   if (!PyArray_Check(array.get())) return absl::UnknownError("jaxlib gave something else than a numpy array");
   if (!PyArray_IS_C_CONTIGUOUS(reinterpret_cast<PyArrayObject*>(array.get()))) {
     array = PyRef(PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(array.get()), NPY_CORDER));
@@ -51,7 +54,7 @@ absl::StatusOr<Bytes> BytesOfNumpy(PyRef array) {
   Bytes bytes;
   bytes.data = static_cast<const uint8_t*>(PyArray_DATA(dense));
   bytes.size = PyArray_NBYTES(dense);
-  bytes.owner = std::make_shared<HeldRef>(std::move(array));
+  bytes.owner = std::make_shared<Owner>(std::move(keep), HeldRef(std::move(array)));
   return bytes;
 }
 

@@ -3,6 +3,8 @@
 // Include this in .cc files only: it brings Python.h.
 #pragma once
 
+#include <memory>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -17,7 +19,8 @@ absl::Status ImportNumpy();
 // A read-only row-major numpy array of `dtype` over `bytes`, which it keeps alive. `bytes` must have the size.
 absl::StatusOr<PyRef> NumpyOfBytes(PyObject* dtype, absl::Span<const int64_t> dims, Bytes bytes);
 
-// The dense row-major bytes of a numpy array, which they keep alive; a copy when the array is laid out otherwise.
-absl::StatusOr<Bytes> BytesOfNumpy(PyRef array);
+// The dense row-major bytes of a numpy array, which they keep alive, and `keep` too; a copy when the array is laid out
+// otherwise.
+absl::StatusOr<Bytes> BytesOfNumpy(PyRef array, std::shared_ptr<const void> keep);
 
 }  // namespace parkway::engine

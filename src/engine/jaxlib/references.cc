@@ -25,9 +25,10 @@ class DropQueue {
     garbage_ = true;
   }
 
-  void NoteGarbage() {
+  void NoteGarbage(bool clients) {
     absl::MutexLock lock(&mutex_);
     garbage_ = true;
+    clients_ |= clients;
   }
 
   void Drain() {
@@ -43,24 +44,32 @@ class DropQueue {
 
  private:
   void Run() {
-    PyObject* collect_garbage = (*GetApi())->collect_garbage;
+    const Api& api = **GetApi();
     while (true) {
+      bool clients = false;
       {
         absl::MutexLock lock(&mutex_, absl::Condition(&garbage_));
         garbage_ = false;
+        std::swap(clients, clients_);
       }
       // A launch that comes meanwhile empties the queue in passing.
       absl::SleepFor(limits::kDropDelay);
       Gil gil;
       Drain();
+      if (clients) Call(api.collect_clients);
       // jaxlib itself keeps the host memory of freed arrays until somebody calls it.
-      if (PyRef done(PyObject_CallNoArgs(collect_garbage)); !done) LOG(WARNING) << TakePythonError();
+      Call(api.collect_garbage);
     }
+  }
+
+  static void Call(PyObject* function) {
+    if (PyRef done(PyObject_CallNoArgs(function)); !done) LOG(WARNING) << TakePythonError();
   }
 
   absl::Mutex mutex_;
   std::vector<PyObject*> queue_ ABSL_GUARDED_BY(mutex_);
   bool garbage_ ABSL_GUARDED_BY(mutex_) = false;  // something was dropped since the last look
+  bool clients_ ABSL_GUARDED_BY(mutex_) = false;  // perhaps a client's last user
   std::atomic<bool> pending_{false};              // the queue has something
 };
 
@@ -75,8 +84,10 @@ void DropLater(PyRef reference) {
   if (!reference) return;
   if (!PyGILState_Check()) return Queue().Push(reference.release());
   reference = PyRef();
-  Queue().NoteGarbage();
+  Queue().NoteGarbage(/*clients=*/false);
 }
+
+void CollectClientsLater() { Queue().NoteGarbage(/*clients=*/true); }
 
 void DropQueued() { Queue().Drain(); }
 

@@ -13,6 +13,9 @@ namespace parkway::engine {
 void DropLater(PyRef reference);
 // Drops what is queued. Needs the GIL.
 void DropQueued();
+// Says that a client may have lost its last user. It and its devices hold each other, so that somebody has to look;
+// soon.
+void CollectClientsLater();
 
 // A reference whose owner may die without the GIL.
 class HeldRef {

@@ -62,10 +62,10 @@ def local_client(num_devices):
     return _jax.get_tfrt_cpu_client(asynchronous=True, num_devices=num_devices)
 
 
-def connect(address, rank, timeout_s):
-    """A coordination client. Its death notices never reach us: the service it talks to lives in this process."""
+def connect(address, rank):
+    """A coordination client of the service in this process: slow to give up on it, since its giving up ends the process."""
     client = _jax.get_distributed_runtime_client(
-        address, rank, init_timeout=timeout_s, heartbeat_timeout=timeout_s, shutdown_on_destruction=False)
+        address, rank, init_timeout=60, heartbeat_timeout=3600, shutdown_on_destruction=False)
     client.connect()
     return client
 
@@ -131,8 +131,13 @@ def initialize_lapack():
     _lapack.initialize()
 
 
+def collect_clients():
+    """Frees clients that nobody uses any more: they and their devices hold each other."""
+    gc.collect()
+
+
 def settle():
-    """Takes what lives now out of the garbage collector's sight: cycles are not what the engine makes."""
+    """Takes what lives now out of the garbage collector's sight: only clients make cycles, and those have collect_clients."""
     gc.collect()
     gc.freeze()
     gc.disable()
