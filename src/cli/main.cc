@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/roles.h"
 
 namespace parkway::cli {
 namespace {
@@ -25,6 +26,8 @@ constexpr Command kCommands[] = {
     {"status", Status, "slices, hosts, devices, sessions, programs run, bytes held"},
     {"run", Run, "run a program with JAX's devices on the cluster"},
     {"logs", Logs, "print the logs of its roles"},
+    {"server", Server, "resource manager (--node_type=resource_manager) or worker"},
+    {"compiler", Compiler, "compiles for a proxy, which starts it"},
     {"version", Version, "print the version"},
 };
 

@@ -82,7 +82,6 @@ int RunManager(const CommandArguments& args) {
   if (const auto code = Check(CheckPort("server_port", port))) return *code;
   options.server_port = static_cast<int>(port);
   options.instance_count = static_cast<int>(count);
-  options.argv = args;
   return manager::RunManagerRole(options);
 }
 
@@ -108,7 +107,6 @@ int RunWorker(const CommandArguments& args) {
   options.server_port = static_cast<int>(port);
   options.host = static_cast<int>(host);
   options.devices = static_cast<int>(devices);
-  options.argv = args;
   return worker::RunWorkerRole(options);
 }
 
