@@ -13,6 +13,8 @@
 #include "cli/flags.h"
 #include "engine/compiler/role.h"
 #include "manager/role.h"
+#include "manager/slice_type.h"
+#include "proto/parkway/manager.pb.h"
 #include "worker/role.h"
 
 namespace parkway::cli {
@@ -36,7 +38,7 @@ std::optional<int> Begin(const std::string& role, FlagSet& flags, const CommandA
   FLAGS_log_year_in_prefix = false;  // "I1101 04:51:41.967764", which tools look for
   InitLogging(role, log_dir);
   RaiseOpenFileLimit();
-  LOG(INFO) << "argv[0]: 'parkway'";
+  LOG(INFO) << "argv[0]: 'parkway " << role << "'";
   for (size_t i = 0; i < args.size(); ++i) LOG(INFO) << "argv[" << i + 1 << "]: '" << args[i] << "'";
   for (const std::string& warning : warnings) LOG(WARNING) << warning;
   return std::nullopt;
@@ -80,6 +82,9 @@ int RunManager(const CommandArguments& args) {
   flags.AddLogFlags(&log_dir);
   if (const auto code = Begin("manager", flags, args, log_dir)) return *code;
   if (const auto code = Check(CheckPort("server_port", port))) return *code;
+  if (!options.instance_type.empty()) {
+    if (const auto code = Check(manager::ParseSliceType(options.instance_type).status())) return *code;
+  }
   options.server_port = static_cast<int>(port);
   options.instance_count = static_cast<int>(count);
   return manager::RunManagerRole(options);
