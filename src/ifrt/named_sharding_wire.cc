@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/limits.h"
 #include "base/status.h"
 #include "ifrt/shape.h"
@@ -17,7 +18,9 @@ using xla::AxisRefProto;
 using xla::OpSharding;
 using AxisRefs = google::protobuf::RepeatedPtrField<AxisRefProto>;
 
-absl::Status Invalid(std::string text) { return absl::InvalidArgumentError(absl::StrCat("named sharding: ", text)); }
+absl::Status Invalid(absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("named sharding: ", text));
+}
 
 // A mesh whose axes are cut wherever a reference begins or ends, so that every reference is a run of whole factors.
 // Factors are in the mesh's order, major first; each belongs to at most one reference.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/limits.h"
 #include "base/status.h"
 #include "ifrt/type_wire.h"
@@ -14,7 +15,7 @@ namespace {
 
 using xla::ifrt::RemapPlanProto;
 
-absl::Status Invalid(std::string text) { return absl::InvalidArgumentError(absl::StrCat("remap: ", text)); }
+absl::Status Invalid(absl::string_view text) { return absl::InvalidArgumentError(absl::StrCat("remap: ", text)); }
 
 struct Interval {
   int64_t start, end, step;

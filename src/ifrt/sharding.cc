@@ -16,7 +16,7 @@ InternTable<Sharding>& Table() {
   return *table;
 }
 
-absl::Status Invalid(std::string text) { return absl::InvalidArgumentError(absl::StrCat("sharding: ", text)); }
+absl::Status Invalid(absl::string_view text) { return absl::InvalidArgumentError(absl::StrCat("sharding: ", text)); }
 
 int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/limits.h"
 #include "base/status.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr absl::string_view kPrefix = "xla::ifrt::";
 
-absl::Status Invalid(std::string text) { return absl::InvalidArgumentError(absl::StrCat("sharding: ", text)); }
+absl::Status Invalid(absl::string_view text) { return absl::InvalidArgumentError(absl::StrCat("sharding: ", text)); }
 
 template <typename Message>
 MemoryKind MemoryOf(const Message& message) {

@@ -12,7 +12,9 @@ namespace {
 
 using Perm = absl::InlinedVector<int32_t, 6>;
 
-absl::Status Invalid(std::string text) { return absl::InvalidArgumentError(absl::StrCat("tile assignment: ", text)); }
+absl::Status Invalid(absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("tile assignment: ", text));
+}
 
 // The product of sizes that must all be positive, inside the limits on ranks and devices.
 absl::StatusOr<int64_t> Product(absl::string_view what, absl::Span<const int64_t> sizes) {
