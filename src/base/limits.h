@@ -49,6 +49,10 @@ inline constexpr int kMaxClosedContexts = 1024;                    // whose caus
 inline constexpr int kHostPoolThreads = 4;                         // for copies and loads beside the launch threads
 inline constexpr absl::Duration kInlineLaunch =
     absl::Microseconds(200);  // launches that return so fast run on the reader
+inline constexpr int kMaxUnknownCallers = 64;                        // connections of an engine that haven't said who they are
+inline constexpr size_t kMaxHelloBytes = 64 << 10;                   // what such a connection may send
+inline constexpr absl::Duration kHelloWait = absl::Seconds(5);       // and how long it may take
+inline constexpr absl::Duration kEngineUnclaimed = absl::Seconds(120);  // an engine that no proxy calls for so long exits
 inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for events that nobody waits for
 inline constexpr int kXlaPoolThreads = 16;                                // of each pool of a CPU client
 inline constexpr int kEngineWaiters = 256;                                // threads that wait for launches to end

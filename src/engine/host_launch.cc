@@ -1,7 +1,5 @@
 // Launches of an EngineHost: bound to their inputs when read, taken from their context's queue in order, answered when
 // over.
-#include <glog/logging.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -521,7 +519,7 @@ void HostImpl::HandleAbort(const Op& op) {
     turn.Then([self = shared_from_this(), context = context] { self->Kick(context); });
     return;
   }
-  LOG(INFO) << "Launch " << seq << " can't be stopped here: it runs with other hosts, or has begun already.";
+  // One that has begun, or that others wait for, goes on: stopping it takes a new engine.
 }
 
 }  // namespace parkway::engine

@@ -25,7 +25,6 @@ struct Shard {
   Bytes bytes;          // of a shard that was put; empty otherwise
   uint64_t output = 0;  // the first 8 bytes of a shard that was computed
   bool ready = false;
-  bool donated = false;
   absl::Status error;  // when ready
   std::vector<Task> waiters;
 };
@@ -83,12 +82,18 @@ class SimArray : public Array {
     return shards_[std::find(devices_.begin(), devices_.end(), device) - devices_.begin()];
   }
   const std::vector<ShardPtr>& shards() const { return shards_; }
+  absl::Status Check() const {
+    if (donated_) return absl::FailedPreconditionError("the array was donated to an earlier launch");
+    return absl::OkStatus();
+  }
+  void Donate() { donated_ = true; }
   bool Has(int device) const { return std::find(devices_.begin(), devices_.end(), device) != devices_.end(); }
 
  private:
   const Counted counted_;
   const std::vector<int> devices_;
   const std::vector<ShardPtr> shards_;
+  std::atomic<bool> donated_ = false;
 };
 
 struct Run;
@@ -121,7 +126,7 @@ class SimExecutable : public Executable {
  public:
   SimExecutable(const std::shared_ptr<Counters>& counters, const LoadSpec& spec, std::shared_ptr<SimContext> context)
       : name(spec.name),
-        parameters(spec.parameters.size()),
+        parameters(spec.parameters),
         outputs(spec.outputs),
         context(std::move(context)),
         counted_(counters, &Counters::executables) {
@@ -132,7 +137,7 @@ class SimExecutable : public Executable {
     }
   }
   const std::string name;
-  const size_t parameters;
+  const std::vector<Type> parameters;
   const std::vector<Type> outputs;
   const std::shared_ptr<SimContext> context;  // null: local
   std::vector<int> devices, device_ids;
@@ -148,7 +153,6 @@ struct Run {
   std::vector<int> device_ids;
   std::vector<std::vector<ShardPtr>> arguments;  // by argument, then device
   std::vector<std::vector<ShardPtr>> outputs;    // by output, then device
-  std::vector<int> donated;
   absl::AnyInvocable<void(absl::Status)> done;
   absl::Status fails;
   bool hangs = false;
@@ -201,14 +205,10 @@ class SimState : public std::enable_shared_from_this<SimState> {
     run->waiting = 1;
     for (const std::vector<ShardPtr>& argument : run->arguments) {
       for (const ShardPtr& shard : argument) {
-        if (shard->donated) run->fails = absl::FailedPreconditionError("an argument was donated to an earlier launch");
         if (shard->ready) continue;
         ++run->waiting;
         shard->waiters.push_back([self = shared_from_this(), run, launch] { self->InputReady(run, launch); });
       }
-    }
-    for (int index : run->donated) {
-      for (const ShardPtr& shard : run->arguments[index]) shard->donated = true;
     }
     InputReady(run, launch);
   }
@@ -321,10 +321,18 @@ class SimEngineImpl : public SimEngine {
       std::lock_guard<std::mutex> lock(state_->mutex);
       PARKWAY_RETURN_IF_ERROR(Next(state_->put_fails));
     }
+    const std::vector<std::string>& kinds = capabilities_.memory_kinds;
+    if (!memory_kind.empty() && std::find(kinds.begin(), kinds.end(), memory_kind) == kinds.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no memory kind '", memory_kind, "'"));
+    }
+    if (shards.empty()) return absl::InvalidArgumentError("an array without shards");
     std::vector<int> devices;
     std::vector<ShardPtr> made;
     for (HostShard& shard : shards) {
       PARKWAY_RETURN_IF_ERROR(CheckDevice(shard.device, devices));
+      if (ifrt::ByteWidth(shard.type.dtype) == 0) {
+        return absl::InvalidArgumentError(absl::StrCat("there are no arrays of ", ifrt::Name(shard.type.dtype)));
+      }
       if (static_cast<int64_t>(shard.bytes.size) != DenseBytes(shard.type)) {
         return absl::InvalidArgumentError(absl::StrCat(ToString(shard.type), " with ", shard.bytes.size, " bytes"));
       }
@@ -343,6 +351,7 @@ class SimEngineImpl : public SimEngine {
   }
 
   absl::StatusOr<ArrayRef> Assemble(absl::Span<const ShardOf> shards) override {
+    if (shards.empty()) return absl::InvalidArgumentError("an array without shards");
     std::vector<int> devices;
     std::vector<ShardPtr> made;
     for (const ShardOf& shard : shards) {
@@ -372,11 +381,9 @@ class SimEngineImpl : public SimEngine {
     if (!static_cast<const SimArray&>(*array).Has(device)) {
       return done(absl::InvalidArgumentError(absl::StrCat("an array has no shard on local device ", device)));
     }
+    if (absl::Status status = static_cast<const SimArray&>(*array).Check(); !status.ok()) return done(status);
     state_->Later({}, [state = state_, array, shard = static_cast<const SimArray&>(*array).shard(device),
                        done = std::move(done)]() mutable {
-      if (shard->donated) {
-        return done(absl::FailedPreconditionError("the array was donated to an earlier launch"));
-      }
       auto answer = [shard, done = std::move(done)]() mutable {
         done(shard->error.ok() ? absl::StatusOr<Bytes>(Contents(*shard)) : shard->error);
       };
@@ -442,6 +449,13 @@ class SimEngineImpl : public SimEngine {
       PARKWAY_RETURN_IF_ERROR(Next(state_->load_fails));
     }
     if (spec.program.size == 0) return absl::InvalidArgumentError("an empty program");
+    std::vector<int> so_far;
+    for (int device : spec.local_devices) {
+      if (device < 0) continue;
+      PARKWAY_RETURN_IF_ERROR(CheckDevice(device, so_far));
+      so_far.push_back(device);
+    }
+    if (so_far.empty()) return absl::InvalidArgumentError("a program without a local device");
     return std::make_shared<SimExecutable>(state_->counters, spec, std::static_pointer_cast<SimContext>(spec.context));
   }
 
@@ -449,8 +463,8 @@ class SimEngineImpl : public SimEngine {
                                       absl::Span<const int> donated,
                                       absl::AnyInvocable<void(absl::Status)> done) override {
     const auto& program = static_cast<const SimExecutable&>(executable);
-    if (arguments.size() != program.parameters) {
-      return absl::InvalidArgumentError(absl::StrCat(program.name, " takes ", program.parameters, " arguments"));
+    if (arguments.size() != program.parameters.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(program.name, " takes ", program.parameters.size(), " arguments"));
     }
     auto run = std::make_shared<Run>();
     {
@@ -463,18 +477,24 @@ class SimEngineImpl : public SimEngine {
     run->program = program.name;
     run->context = program.context;
     run->device_ids = program.device_ids;
-    run->donated.assign(donated.begin(), donated.end());
     run->done = std::move(done);
     for (const ArrayRef& argument : arguments) {
       const auto& array = static_cast<const SimArray&>(*argument);
+      PARKWAY_RETURN_IF_ERROR(array.Check());
       std::vector<ShardPtr>& shards = run->arguments.emplace_back();
       for (int device : program.devices) {
         if (!array.Has(device)) {
-          return absl::InvalidArgumentError(absl::StrCat("an argument has no shard on local device ", device));
+          return absl::InvalidArgumentError(
+              absl::StrCat("an argument of ", program.name, " has no shard on local device ", device));
         }
         shards.push_back(array.shard(device));
+        if (shards.back()->type != program.parameters[run->arguments.size() - 1]) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(program.name, " doesn't take ", ToString(shards.back()->type)));
+        }
       }
     }
+    for (int index : donated) static_cast<SimArray&>(*arguments[index]).Donate();
     LaunchResult result;
     for (const Type& type : program.outputs) {
       std::vector<ShardPtr>& shards = run->outputs.emplace_back();
@@ -539,7 +559,7 @@ class SimEngineImpl : public SimEngine {
  private:
   absl::Status CheckDevice(int device, const std::vector<int>& so_far) const {
     if (device < 0 || device >= capabilities_.devices || std::count(so_far.begin(), so_far.end(), device) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("an array can't have a shard on local device ", device));
+      return absl::InvalidArgumentError(absl::StrCat("no use of local device ", device));
     }
     return absl::OkStatus();
   }
