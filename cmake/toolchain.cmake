@@ -1,7 +1,8 @@
 # Compiler, linker and sanitizer settings of every target.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  # One cache for all checkouts: paths inside the source tree count relative to it.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true ${CCACHE})
 endif()
 find_program(MOLD mold)
 if(MOLD)
