@@ -5,6 +5,10 @@
 // Included by .cc files of this folder only: Asio is heavy.
 #pragma once
 
+// First: Asio looks at what the standard library has defined so far to choose how it allocates, and must see the same
+// in every file.
+#include <cstdlib>
+
 #ifndef ASIO_STANDALONE
 #define ASIO_STANDALONE
 #endif
