@@ -20,8 +20,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
+#include "ifrt/array_spec.h"
 #include "ifrt/device_list.h"
 #include "ifrt/dtype.h"
+#include "ifrt/remap.h"
 #include "ifrt/shape.h"
 #include "ifrt/sharding.h"
 #include "proto/parkway/compiler.pb.h"
@@ -31,11 +33,9 @@ namespace parkway::runtime {
 
 using Handle = uint64_t;
 
-struct ArraySpec {
-  ifrt::DType dtype{};
-  ifrt::Shape shape;  // global
-  ifrt::ShardingPtr sharding;
-};
+using ifrt::ArraySpec;
+using ifrt::RemapOutput;
+using ifrt::RemapSource;
 
 // What happens to the input of an operation that makes new arrays of it.
 enum class CopySemantics { kAlwaysCopy, kReuseInput, kDonateInput };
@@ -47,16 +47,6 @@ struct HostShards {
   ifrt::Shape shape;
   std::vector<int64_t> byte_strides;  // empty: dense row-major
   std::vector<int> shards;
-};
-
-// Output shard `shard` of an array is shard `input_shard` of input `input`.
-struct RemapSource {
-  int input = 0;
-  int input_shard = 0;
-};
-struct RemapOutput {
-  ArraySpec spec;
-  std::vector<RemapSource> sources;  // one for each shard
 };
 
 struct CompileRequest {
