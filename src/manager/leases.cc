@@ -2,7 +2,6 @@
 // gave.
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/limits.h"
@@ -14,11 +13,7 @@
 namespace parkway::manager {
 namespace {
 
-constexpr size_t kTokenBytes = 32;  // hexadecimal digits: it goes through an environment variable
-
-bool IsToken(const std::string& token) {
-  return token.size() == kTokenBytes && std::all_of(token.begin(), token.end(), absl::ascii_isxdigit);
-}
+constexpr size_t kTokenBytes = 16;
 
 absl::Status CheckRequest(const LeaseRequest& request) {
   if (request.slices_size() < 1 || request.slices_size() > limits::kMaxSlicesPerLease) {
@@ -63,7 +58,8 @@ void ManagerState::Request(StreamId stream, const LeaseRequest& request) {
   lease.id = resume ? request.held().lease() : options_.random();
   lease.token = resume ? request.held().token() : "";
   while (lease.token.size() < kTokenBytes) {
-    absl::StrAppend(&lease.token, absl::Hex(options_.random(), absl::kZeroPad16));
+    const uint64_t bits = options_.random();
+    lease.token.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
   }
   lease.stream = stream;
   lease.request = request;
@@ -94,7 +90,7 @@ bool ManagerState::TakeOver(StreamId stream, const LeaseRequest& request) {
 // ---- A lease of a former manager ---------------------------------------------------------------------------------
 
 bool ManagerState::CanResume(const Placement& held) {
-  if (held.lease() == 0 || held.slices().empty() || !IsToken(held.token()) || !Resuming()) return false;
+  if (held.lease() == 0 || held.slices().empty() || held.token().size() != kTokenBytes || !Resuming()) return false;
   if (leases_.contains(held.lease())) return false;
   const SliceType& expected = options_.expected_type;
   std::set<std::string> names;

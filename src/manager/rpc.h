@@ -12,8 +12,8 @@
 
 namespace parkway::manager {
 
-// Connects lazily, and tries again every limits::kRetryPeriod to one second. One for each address, kept until the process
-// ends: the last reference of a channel must not be dropped by one of gRPC's threads, which is where calls end.
+// Connects lazily, and tries again every limits::kRetryPeriod to one second. One for each address, kept until the
+// process ends: the last reference of a channel must not be dropped by one of gRPC's threads, which is where calls end.
 std::shared_ptr<grpc::Channel> ManagerChannel(const std::string& address);
 
 struct Listening {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <mutex>
@@ -21,7 +22,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "base/limits.h"
+#include "base/liveness.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/subprocess.h"
@@ -40,19 +41,16 @@ using ::testing::HasSubstr;
 // An engine that only lives: it says that it is ready, and that it is alive.
 int RunFakeEngine(int argc, char** argv) {
   std::signal(SIGTERM, SIG_DFL);
-  int ready = -1, liveness = -1;
+  StartLiveness();
+  int ready = -1;
   for (int i = 0; i < argc; ++i) {
     absl::string_view arg = argv[i];
     if (absl::ConsumePrefix(&arg, "--ready_fd=")) (void)absl::SimpleAtoi(arg, &ready);
-    if (absl::ConsumePrefix(&arg, "--liveness_fd=")) (void)absl::SimpleAtoi(arg, &liveness);
   }
   if (std::getenv("PARKWAY_ENGINE_TOKEN") == nullptr) return 3;
   const std::string line = absl::StrCat("{\"incarnation\": ", RandomUint64(), ", \"address\": \"127.0.0.1:1\"}\n");
   if (write(ready, line.data(), line.size()) < 0) return 4;
-  for (;;) {
-    if (write(liveness, ".", 1) < 0) return 5;
-    absl::SleepFor(limits::kHeartbeatPeriod);
-  }
+  for (;;) pause();
 }
 
 // A role in a process of its own, with its log in a file.
@@ -161,11 +159,12 @@ class Lease {
   // Waits until a placement that came after the last one returned fits.
   Placement Until(const std::function<bool(const Placement&)>& fits) {
     std::unique_lock lock(mutex_);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     for (;;) {
       for (; next_ < placements_.size(); ++next_) {
         if (fits(placements_[next_])) return placements_[next_++];
       }
-      if (changed_.wait_for(lock, std::chrono::seconds(30)) == std::cv_status::timeout) {
+      if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) {
         ADD_FAILURE() << "it does not come; last: " << (placements_.empty() ? "-" : placements_.back().DebugString());
         return {};
       }
@@ -436,5 +435,11 @@ int main(int argc, char** argv) {
   const std::string role = argc > 1 ? argv[1] : "";
   if (role == "manager" || role == "worker" || role == "engine") return parkway::worker::RunRole(argc, argv);
   testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  // What killed workers leave behind lies here.
+  std::string dir = testing::TempDir() + "/cluster-XXXXXX";
+  if (mkdtemp(dir.data()) == nullptr) return 1;
+  setenv("TMPDIR", dir.c_str(), 1);
+  const int result = RUN_ALL_TESTS();
+  std::filesystem::remove_all(dir);
+  return result;
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/limits.h"
+#include "base/liveness.h"
 #include "base/machine.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -115,7 +116,7 @@ class ChildEngine : public EngineProcess {
     PARKWAY_RETURN_IF_ERROR(ready_.Open());
     PARKWAY_RETURN_IF_ERROR(liveness_.Open());
     command.argv.push_back(absl::StrCat("--ready_fd=", kReadyFd));
-    command.argv.push_back(absl::StrCat("--liveness_fd=", kLivenessFd));
+    command.env.emplace_back(kLivenessVariable, absl::StrCat(kLivenessFd));
     Subprocess::Options options;
     options.argv = std::move(command.argv);
     options.env = std::move(command.env);
@@ -189,6 +190,7 @@ class ChildEngine : public EngineProcess {
     if (!endpoint.ok()) {
       Kill(endpoint.status());
     } else {
+      unix_path_ = endpoint->unix_path();
       events_.on_ready(*endpoint);
     }
   }
@@ -197,6 +199,7 @@ class ChildEngine : public EngineProcess {
     executor_->Cancel(tick_);
     executor_->Cancel(kill_);
     if (cause_.ok()) cause_ = absl::UnavailableError(Describe(status));
+    if (!unix_path_.empty()) unlink(unix_path_.c_str());
     const auto on_exit = std::move(events_.on_exit);
     const absl::Status cause = cause_;
     on_exit(cause);  // deletes this
@@ -221,6 +224,7 @@ class ChildEngine : public EngineProcess {
   std::unique_ptr<Subprocess> process_;
   int64_t oom_kills_ = -1;
   std::string line_;
+  std::string unix_path_;
   bool is_ready_ = false;
   absl::Time started_, ticked_;
   absl::Time alive_ = absl::InfinitePast();  // until its first byte

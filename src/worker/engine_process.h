@@ -1,8 +1,7 @@
 // One engine as a child process of its worker. It says on its ready pipe, in one line of JSON, where it listens:
 //   {"incarnation": 123, "address": "10.0.0.2:41321", "unix_path": "/run/x", "machine": "...", "pid": 7}
-// and writes any byte to its liveness pipe every limits::kHeartbeatPeriod, from a thread of its own; an engine that
-// once did so and then is silent for limits::kHeartbeatTimeout is frozen, and killed. Its end is told once, with the
-// cause in words.
+// and signs of life to its liveness pipe (base/liveness.h). An engine that once gave one and then is silent for
+// limits::kHeartbeatTimeout is frozen, and killed. Its end is told once, with the cause in words.
 //
 // Everything, also destruction, happens in tasks of one executor; so do the events.
 #pragma once
@@ -27,7 +26,7 @@ namespace parkway::worker {
 class EngineProcess {
  public:
   struct Command {
-    std::vector<std::string> argv;  // --ready_fd and --liveness_fd are added
+    std::vector<std::string> argv;  // --ready_fd is added
     std::vector<std::pair<std::string, std::string>> env;
   };
   struct Events {

@@ -1,13 +1,16 @@
 #include "worker/role.h"
 
+#include <dirent.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -60,9 +63,11 @@ std::string AddressTowards(const std::string& target) {
 // The worker behind its connection to the manager. Lives in tasks of one executor.
 class ConnectedWorker {
  public:
-  ConnectedWorker(Executor* executor, const WorkerOptions& options, WorkerHello hello, std::function<void()> give_up)
+  ConnectedWorker(Executor* executor, const WorkerOptions& options, WorkerHello hello, std::string socket_dir,
+                  std::function<void()> give_up)
       : executor_(executor),
         options_(options),
+        socket_dir_(std::move(socket_dir)),
         give_up_(std::move(give_up)),
         waiting_("the manager at " + options.manager_address),
         worker_(executor, std::move(hello),
@@ -175,12 +180,14 @@ class ConnectedWorker {
     command.argv.push_back(absl::StrCat("--engine=", options_.engine));
     command.argv.push_back(absl::StrCat("--devices=", start.devices()));
     command.argv.push_back(absl::StrCat("--host=", worker_.identity().address()));
-    command.env = {{"PARKWAY_ENGINE_TOKEN", start.token()}};
+    if (!socket_dir_.empty()) command.argv.push_back(absl::StrCat("--unix_dir=", socket_dir_));
+    command.env = {{"PARKWAY_ENGINE_TOKEN", absl::BytesToHexString(start.token())}};
     return StartEngineProcess(executor_, std::move(command), std::move(events));
   }
 
   Executor* executor_;
   const WorkerOptions options_;
+  const std::string socket_dir_;
   std::function<void()> give_up_;
   manager::WaitLog waiting_;
   bool refused_ = false;
@@ -214,6 +221,38 @@ class StatusService : public Manager::CallbackService {
   Executor* executor_;
   ConnectedWorker* worker_ = nullptr;
 };
+
+void EmptySocketDir(const std::string& path) {
+  DIR* dir = opendir(path.c_str());
+  if (dir == nullptr) return;
+  while (const dirent* entry = readdir(dir)) {
+    if (entry->d_type == DT_SOCK) unlinkat(dirfd(dir), entry->d_name, 0);
+  }
+  closedir(dir);
+}
+
+// A directory of this user's alone for its engines' unix sockets, the same whenever a worker has this port. Empty, so
+// that engines listen on TCP only, when it can't be had.
+std::string MakeSocketDir(int port) {
+  const char* base = std::getenv("TMPDIR");
+  const std::string path =
+      absl::StrCat(base != nullptr && *base != '\0' ? base : "/tmp", "/parkway-worker-", getuid(), "-", port);
+  mkdir(path.c_str(), 0700);
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != getuid() ||
+      (info.st_mode & 077) != 0) {
+    LOG(WARNING) << path << " can't be made, or is somebody else's; engines listen on TCP alone.";
+    return "";
+  }
+  EmptySocketDir(path);  // of a worker that was killed
+  return path;
+}
+
+void RemoveSocketDir(const std::string& path) {
+  if (path.empty()) return;
+  EmptySocketDir(path);
+  rmdir(path.c_str());
+}
 
 int Number(const char* variable) {
   int value = -1;
@@ -270,13 +309,15 @@ int RunWorkerRole(const WorkerOptions& options) {
   }
   LOG(INFO) << "Pathways Server serving on " << options.bind_address << ":" << listening->port;
 
+  const std::string socket_dir = MakeSocketDir(listening->port);
   std::atomic<bool> gave_up = false;
   std::unique_ptr<ConnectedWorker> worker;
   RunOn(executor.get(), [&] {
-    worker = std::make_unique<ConnectedWorker>(executor.get(), options, MakeHello(options, listening->port), [&] {
-      gave_up = true;
-      signals.Raise(SIGTERM);
-    });
+    worker = std::make_unique<ConnectedWorker>(executor.get(), options, MakeHello(options, listening->port), socket_dir,
+                                               [&] {
+                                                 gave_up = true;
+                                                 signals.Raise(SIGTERM);
+                                               });
     service.set_worker(worker.get());
   });
 
@@ -289,6 +330,7 @@ int RunWorkerRole(const WorkerOptions& options) {
     service.set_worker(nullptr);
     worker.reset();
   });
+  RemoveSocketDir(socket_dir);
   listening->server->Shutdown(std::chrono::system_clock::now());
   listening->server->Wait();
   return gave_up ? 1 : 0;
