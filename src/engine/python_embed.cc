@@ -11,6 +11,16 @@
 namespace parkway::engine {
 namespace {
 
+// Making a state for every Gil would cost more than what is done under most of them.
+struct ThreadState {
+  PyThreadState* state = nullptr;
+  ~ThreadState() {
+    if (state == nullptr || gettid() == getpid()) return;  // the main thread ends with the process
+    PyEval_RestoreThread(state);
+    PyGILState_Release(PyGILState_UNLOCKED);
+  }
+};
+
 std::string PythonExecutable() {
   const char* named = getenv("PARKWAY_PYTHON");
   return named != nullptr && *named != '\0' ? named : PARKWAY_PYTHON_EXECUTABLE;
@@ -64,6 +74,15 @@ absl::Status StartOnce() {
 }
 
 }  // namespace
+
+PyGILState_STATE Gil::Ensure() {
+  static thread_local ThreadState kept;
+  if (kept.state == nullptr && PyGILState_GetThisThreadState() == nullptr) {
+    PyGILState_Ensure();
+    kept.state = PyEval_SaveThread();
+  }
+  return PyGILState_Ensure();
+}
 
 absl::Status StartPython() {
   static const absl::Status* result = new absl::Status(StartOnce());

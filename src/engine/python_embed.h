@@ -44,15 +44,17 @@ class PyRef {
   PyObject* object_ = nullptr;
 };
 
-// Holds the GIL while it lives; may be nested.
+// Holds the GIL while it lives; may be nested. A thread keeps its Python state from the first one to its end.
 class Gil {
  public:
-  Gil() : state_(PyGILState_Ensure()) {}
+  Gil() : state_(Ensure()) {}
   ~Gil() { PyGILState_Release(state_); }
   Gil(const Gil&) = delete;
   Gil& operator=(const Gil&) = delete;
 
  private:
+  static PyGILState_STATE Ensure();
+
   PyGILState_STATE state_;
 };
 
