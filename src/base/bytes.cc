@@ -122,7 +122,7 @@ absl::StatusOr<Bytes> Blob::Map(const std::string& local_path, size_t size) {
     }
     mapping->data = data;
     mapping->size = size;
-    madvise(data, size, MADV_WILLNEED);
+    if (inode == 0) madvise(data, size, MADV_WILLNEED);  // a file on disk; for shared memory it only costs a walk
     bytes.data = static_cast<const uint8_t*>(data);
   }
   bytes.size = size;
