@@ -20,6 +20,7 @@ void InitLogging(const std::string& role, const std::string& log_dir) {
   }
   google::InitGoogleLogging(name->c_str());
   google::InstallFailureSignalHandler();
+  std::signal(SIGTERM, SIG_DFL);  // no crash: glog would print a stack
 }
 
 }  // namespace parkway

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "base/limits.h"
+#include "base/liveness.h"
 #include "base/machine.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -124,6 +125,7 @@ absl::Status Run(const EngineOptions& options) {
     return absl::InvalidArgumentError("several engines in one process are possible with --engine=sim alone");
   }
   RaiseOpenFileLimit();
+  StartLiveness();
   // Never destroyed: the process ends while its threads are where they are, perhaps in a program that doesn't end.
   auto* fabric = new fabric::Fabric();
   auto* threads = new ProcessThreads();
