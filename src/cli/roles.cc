@@ -12,6 +12,7 @@
 #include "cli/arguments.h"
 #include "cli/flags.h"
 #include "engine/compiler/role.h"
+#include "engine/role.h"
 #include "manager/role.h"
 #include "manager/slice_type.h"
 #include "proto/parkway/manager.pb.h"
@@ -63,9 +64,9 @@ absl::Status ResolveManager(std::string& address) {
     return absl::InvalidArgumentError("--resource_manager_address is missing: host:port of the resource manager");
   }
   std::vector<std::string> warnings;
-  auto parsed = ParseAddress("resource_manager_address", address, &warnings);
+  const auto parsed = ParseAddress("resource_manager_address", address, &warnings);
   for (const std::string& warning : warnings) LOG(WARNING) << warning;
-  if (parsed.ok()) address = *std::move(parsed);
+  if (parsed.ok()) address = *parsed;
   return parsed.status();
 }
 
@@ -130,6 +131,27 @@ int Server(const CommandArguments& args) {
   if (node_type.empty() || node_type == "worker") return RunWorker(args);
   std::fprintf(stderr, "parkway server: --node_type takes resource_manager or worker, not '%s'\n", node_type.c_str());
   return kWrongFlags;
+}
+
+int Engine(const CommandArguments& args) {
+  engine::EngineOptions options;
+  std::string log_dir;
+  int64_t devices = options.devices, ready_fd = options.ready_fd;
+  int64_t sim_engines = options.sim_engines;
+  FlagSet flags("engine");
+  flags.Add("engine", &options.engine, "what computes: jaxlib, or sim");
+  flags.Add("devices", &devices, "devices");
+  flags.Add("host", &options.host, "address to listen on, by which proxies and other hosts reach this one");
+  flags.Add("unix_dir", &options.unix_dir, "directory for a unix socket");
+  flags.Add("memory_bytes", &options.memory_bytes, "limit for device memory; 0: none");
+  flags.Add("ready_fd", &ready_fd, "descriptor that the endpoint is written to");
+  flags.Add("sim_engines", &sim_engines, "hosts in this process; sim only");
+  flags.AddLogFlags(&log_dir);
+  if (const auto code = Begin("engine", flags, args, log_dir)) return *code;
+  options.devices = static_cast<int>(devices);
+  options.ready_fd = static_cast<int>(ready_fd);
+  options.sim_engines = static_cast<int>(sim_engines);
+  return engine::RunEngineRole(options);
 }
 
 int Compiler(const CommandArguments& args) {
