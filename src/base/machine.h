@@ -14,6 +14,10 @@ const std::string& MachineIdentity();
 // estimate; tens of microseconds.
 int64_t AvailableMemoryBytes();
 
+// This machine's address on the way to `target` ("host:port"), in brackets for IPv6; empty while the name can't be
+// resolved or reached.
+std::string AddressTowards(const std::string& target);
+
 // Lets this process open as many files as it may; each block of shared memory is one.
 void RaiseOpenFileLimit();
 

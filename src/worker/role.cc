@@ -1,8 +1,6 @@
 #include "worker/role.h"
 
 #include <dirent.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +11,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "base/machine.h"
 #include "base/random.h"
@@ -33,31 +30,6 @@ constexpr const char* kVersion = "1";
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
-}
-
-// This machine's address on the way to `target` ("host:port"); empty while the name can't be resolved or reached.
-std::string AddressTowards(const std::string& target) {
-  const size_t colon = target.rfind(':');
-  if (colon == std::string::npos) return "";
-  const std::string host(absl::StripSuffix(absl::StripPrefix(target.substr(0, colon), "["), "]"));
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  if (getaddrinfo(host.c_str(), target.c_str() + colon + 1, &hints, &found) != 0) return "";
-  std::string address;
-  for (const addrinfo* a = found; a != nullptr && address.empty(); a = a->ai_next) {
-    const int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    sockaddr_storage own{};
-    socklen_t size = sizeof(own);
-    char text[NI_MAXHOST];
-    if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
-        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) {
-      address = own.ss_family == AF_INET6 ? absl::StrCat("[", text, "]") : text;
-    }
-    if (fd >= 0) close(fd);
-  }
-  freeaddrinfo(found);
-  return address;
 }
 
 // The worker behind its connection to the manager. Lives in tasks of one executor.
