@@ -237,6 +237,7 @@ void ManagerState::SendPlacement(Lease& lease) {
       h.set_up(host.engine.up());
       if (host.engine.up()) *h.mutable_engine() = host.engine.endpoint();
       if (!host.engine.up() && host.engine.has_cause()) *h.mutable_cause() = host.engine.cause();
+      h.set_returns(!host.engine.up() && Alive(host));
     }
   }
   output_->ToProxy(lease.stream, message);
