@@ -23,11 +23,12 @@
 
 namespace parkway::runtime {
 
-// Turns programs into executables somewhere else. `done` may come on any thread.
+// Turns programs into executables somewhere else, for one of several sessions. `done` may come on any thread.
 class Compiler {
  public:
   virtual ~Compiler() = default;
-  virtual void Compile(CompileJob job, absl::AnyInvocable<void(absl::StatusOr<CompiledProgram>)> done) = 0;
+  virtual void Compile(uint64_t session, CompileJob job,
+                       absl::AnyInvocable<void(absl::StatusOr<CompiledProgram>)> done) = 0;
   virtual void Cancel(uint64_t job) = 0;
 };
 

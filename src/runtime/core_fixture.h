@@ -67,7 +67,7 @@ class MemoryTransfers : public Transfers {
 // "Programs" are names of types: "f32[8] -> f32[8]" is not parsed; tests register what each gives.
 class TableCompiler : public Compiler {
  public:
-  void Compile(CompileJob job, absl::AnyInvocable<void(absl::StatusOr<CompiledProgram>)> done) override {
+  void Compile(uint64_t, CompileJob job, absl::AnyInvocable<void(absl::StatusOr<CompiledProgram>)> done) override {
     auto it = programs.find(job.program());
     if (it == programs.end()) {
       done(absl::InvalidArgumentError("no such program"));

@@ -32,25 +32,26 @@ void SessionImpl::Compile(CompileRequest request, absl::AnyInvocable<void(absl::
   job.set_num_devices(static_cast<int>(request.devices.size()));
   uint64_t id = job.job();
   compiles_[id] = true;
-  core_->options.compiler->Compile(std::move(job), [this, id, alive = alive_, executor = core_->options.executor,
-                                                    devices = std::move(request.devices), done = std::move(done)](
-                                                       absl::StatusOr<CompiledProgram> compiled) mutable {
-    executor->Post([this, id, alive = std::move(alive), devices = std::move(devices), done = std::move(done),
-                    compiled = std::move(compiled)]() mutable {
-      if (!*alive) return;
-      compiles_.erase(id);
-      if (!compiled.ok()) return done(compiled.status());
-      auto program = std::make_shared<const CompiledProgram>(*std::move(compiled));
-      absl::StatusOr<std::unique_ptr<Program>> made =
-          Program::Make(std::move(program), std::move(devices), core_->engines.get(), &core_->options);
-      if (!made.ok()) return done(made.status());
-      Handle handle = NewHandle();
-      programs_[handle] = *std::move(made);
-      CompileReply reply = *Executable(handle);
-      reply.ready_future = NewFuture(true);
-      done(std::move(reply));
-    });
-  });
+  core_->options.compiler->Compile(
+      id_, std::move(job),
+      [this, id, alive = alive_, executor = core_->options.executor, devices = std::move(request.devices),
+       done = std::move(done)](absl::StatusOr<CompiledProgram> compiled) mutable {
+        executor->Post([this, id, alive = std::move(alive), devices = std::move(devices), done = std::move(done),
+                        compiled = std::move(compiled)]() mutable {
+          if (!*alive) return;
+          compiles_.erase(id);
+          if (!compiled.ok()) return done(compiled.status());
+          auto program = std::make_shared<const CompiledProgram>(*std::move(compiled));
+          absl::StatusOr<std::unique_ptr<Program>> made =
+              Program::Make(std::move(program), std::move(devices), core_->engines.get(), &core_->options);
+          if (!made.ok()) return done(made.status());
+          Handle handle = NewHandle();
+          programs_[handle] = *std::move(made);
+          CompileReply reply = *Executable(handle);
+          reply.ready_future = NewFuture(true);
+          done(std::move(reply));
+        });
+      });
 }
 
 absl::StatusOr<CompileReply> SessionImpl::Executable(Handle executable) const {
