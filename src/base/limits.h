@@ -23,6 +23,14 @@ inline constexpr int64_t kMaxHostBufferBytes = int64_t{1} << 40;  // announced s
 inline constexpr int kMaxHostBufferStreams = 1 << 16;             // Stores and Lookups at once, all sessions
 inline constexpr absl::Duration kHostBufferStall =
     absl::Seconds(120);  // a Store that brings no byte for so long is dropped
+inline constexpr int64_t kUnclaimedHostBytes =
+    int64_t{64} << 30;  // of one session's host buffers that no request named yet, and of those read and not fetched
+inline constexpr int kMaxQueuedReplies = 1 << 14;                      // of one session; more stops reading its requests
+inline constexpr int kRepliesPerFlush = 64;                            // that may be held back together
+inline constexpr absl::Duration kReplyFlush = absl::Milliseconds(1);   // for replies that nobody waits for
+inline constexpr size_t kLookupChunkBytes = size_t{4} << 20;           // one message of a host buffer that is read
+inline constexpr size_t kLookupOneMessageBytes = 256 << 10;            // buffers this small go out with their status
+inline constexpr absl::Duration kClientKeepalive = absl::Seconds(10);  // a client's machine that vanished is noticed
 
 // ---- Credits of one session: taken before an operation is ordered ------------------------------------------------
 inline constexpr int kSessionOpsInFlight = 4096;

@@ -1,0 +1,80 @@
+// One client's session stream. Requests are read one at a time: each is handed to the dispatcher in a task of the core,
+// which runs on the polling thread itself when the core is idle, and the next is read when the task is done, unless the
+// session is out of credit. Replies are written in the order in which they are made, whoever makes them.
+//
+// Replies that nobody waits for stay in gRPC's buffer until one that is awaited follows, or limits::kRepliesPerFlush
+// have gathered, or limits::kReplyFlush has passed: the newest of them is kept back here, and sending it sends all.
+//
+// The session ends when the stream does, whether the client said so, died or vanished.
+#pragma once
+
+#include <grpcpp/alarm.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "proxy/dispatcher.h"
+#include "proxy/grpc_op.h"
+#include "proxy/reply.h"
+#include "proxy/service_context.h"
+
+namespace parkway::proxy {
+
+class SessionStream : public ReplySink, public std::enable_shared_from_this<SessionStream> {
+ public:
+  // Waits for the next client; each one that comes is followed by another wait.
+  static void Accept(ServiceContext& context);
+  explicit SessionStream(ServiceContext& context) : context_(context), stream_(&grpc_) {}
+
+  // Any thread.
+  void Send(std::unique_ptr<xla::ifrt::proxy::IfrtResponse> response, bool awaited) override;
+
+ private:
+  void OnAccepted(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFlushTimer(bool ok);
+  void OnFinished(bool ok) {}
+  void OnDone(bool ok);
+
+  absl::Status CheckMetadata() const;
+  void Open();         // in a task
+  void Handle();       // in a task
+  void ReadNext();     // any thread
+  void End();          // any thread
+  void Pump();         // under mutex_
+  void MaybeFinish();  // under mutex_
+  void SetTimer();     // under mutex_
+  void Refuse(const absl::Status& why);
+
+  ServiceContext& context_;
+  grpc::ServerContext grpc_;
+  grpc::ServerAsyncReaderWriter<xla::ifrt::proxy::IfrtResponse, xla::ifrt::proxy::IfrtRequest> stream_;
+  xla::ifrt::proxy::IfrtRequest request_;   // of whoever reads or handles it
+  std::unique_ptr<Dispatcher> dispatcher_;  // only in tasks
+  uint64_t session_id_ = 0;                 // only in tasks
+
+  std::mutex mutex_;
+  std::deque<std::pair<std::unique_ptr<xla::ifrt::proxy::IfrtResponse>, bool>> replies_;
+  int awaited_ = 0;   // of replies_
+  int gathered_ = 0;  // written since the last flush
+  bool flush_ = false;
+  bool writing_ = false;
+  bool timer_set_ = false;
+  bool reading_ = false;
+  bool read_later_ = false;  // as soon as replies have gone out
+  bool ended_ = false;       // nothing is read or written any more
+  bool finished_ = false;
+  absl::Status end_status_;
+  grpc::Alarm timer_;
+
+  Op<SessionStream, &SessionStream::OnAccepted> accepted_op_;
+  Op<SessionStream, &SessionStream::OnRead> read_op_;
+  Op<SessionStream, &SessionStream::OnWritten> written_op_;
+  Op<SessionStream, &SessionStream::OnFlushTimer> timer_op_;
+  Op<SessionStream, &SessionStream::OnFinished> finished_op_;
+  Op<SessionStream, &SessionStream::OnDone> done_op_;
+};
+
+}  // namespace parkway::proxy
