@@ -118,10 +118,6 @@ void FlagSet::Add(std::string name, std::vector<std::string>* target, std::strin
   });
 }
 
-void FlagSet::Collect(std::string prefix, std::vector<std::string>* target) {
-  collected_.emplace_back(std::move(prefix), target);
-}
-
 FlagSet::Flag* FlagSet::Find(absl::string_view name) {
   const auto found = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& flag) { return flag.name == name; });
   return found == flags_.end() ? nullptr : &*found;
@@ -141,12 +137,6 @@ std::string FlagSet::Nearest(absl::string_view name) const {
 }
 
 absl::Status FlagSet::Unknown(const Argument& argument, std::vector<std::string>* warnings) {
-  for (const auto& [prefix, target] : collected_) {
-    if (absl::StartsWith(argument.name, prefix)) {
-      target->push_back(absl::StrCat("--", argument.name, argument.value ? "=" + *argument.value : ""));
-      return absl::OkStatus();
-    }
-  }
   const std::string nearest = Nearest(argument.name);
   const bool typo = !nearest.empty() && EditDistance(argument.name, nearest) <= 2;
   if (IsGoogles(argument.name) && !typo) {

@@ -30,9 +30,6 @@ class FlagSet {
   void Add(std::string name, absl::Duration* target, std::string help);
   void Add(std::string name, std::vector<std::string>* target, std::string help);  // comma list; given again: appended
 
-  // Flags of Google's whose name starts with `prefix`, as they stand, e.g. "xla_"; they don't warn.
-  void Collect(std::string prefix, std::vector<std::string>* target);
-
   // Flags of glog's that every role takes: v, vmodule, minloglevel, log_dir, ...
   void AddLogFlags(std::string* log_dir);
 
@@ -62,7 +59,6 @@ class FlagSet {
 
   std::string command_;
   std::vector<Flag> flags_;
-  std::vector<std::pair<std::string, std::vector<std::string>*>> collected_;
 };
 
 // "host:port" of another role. A variable of Kubernetes that nobody replaced, as in "$(PATHWAYS_HEAD):29001", becomes

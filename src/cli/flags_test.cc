@@ -19,13 +19,12 @@ class FlagsTest : public ::testing::Test {
     flags_.Add("enable_late_binding", &late_, "late");
     flags_.Add("connect_timeout", &timeout_, "timeout");
     flags_.AddLogFlags(&log_dir_);
-    flags_.Collect("xla_", &xla_);
   }
   absl::Status Parse(std::vector<std::string> args) { return flags_.Parse(args, &warnings_); }
 
   int64_t port_ = 29000;
   std::string address_, log_dir_;
-  std::vector<std::string> slices_, xla_, warnings_;
+  std::vector<std::string> slices_, warnings_;
   bool late_ = false;
   absl::Duration timeout_ = absl::Seconds(1);
   FlagSet flags_{"proxy_server"};
@@ -66,16 +65,11 @@ TEST_F(FlagsTest, Durations) {
 TEST_F(FlagsTest, GooglesFlagsWarn) {
   ASSERT_TRUE(Parse({"--gcs_scratch_location=gs://bucket/dir", "--temporary_flags_for_debugging=a=b;;;c=d",
                      "--tpu_premapped_buffer_size", "4294967296", "--enforce_kernel_ipv6_support=false",
-                     "--megascale_grpc_enable_xor_tracer=false", "--pathways_device_type=NONE"})
+                     "--megascale_grpc_enable_xor_tracer=false", "--pathways_device_type=NONE", "--xla_dump_to=/x",
+                     "--xla_tpu_use_enhanced_launch_barrier"})
                   .ok());
-  EXPECT_EQ(warnings_.size(), 6);
+  EXPECT_EQ(warnings_.size(), 8);
   EXPECT_THAT(warnings_[0], HasSubstr("--gcs_scratch_location has no effect"));
-}
-
-TEST_F(FlagsTest, CollectedFlagsKeepTheirText) {
-  ASSERT_TRUE(Parse({"--xla_dump_to=/x", "--xla_tpu_use_enhanced_launch_barrier"}).ok());
-  EXPECT_THAT(xla_, ElementsAre("--xla_dump_to=/x", "--xla_tpu_use_enhanced_launch_barrier"));
-  EXPECT_THAT(warnings_, IsEmpty());
 }
 
 TEST_F(FlagsTest, AWrongFlagNamesTheNearest) {

@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {
     {"run", Run, "run a program with JAX's devices on the cluster"},
     {"logs", Logs, "print the logs of its roles"},
     {"server", Server, "resource manager (--node_type=resource_manager) or worker"},
+    {"proxy_server", ProxyServer, "the door that JAX clients connect to"},
     {"engine", Engine, "holds arrays and runs programs for a worker, which starts it"},
     {"compiler", Compiler, "compiles for a proxy, which starts it"},
     {"version", Version, "print the version"},

@@ -16,6 +16,7 @@
 #include "manager/role.h"
 #include "manager/slice_type.h"
 #include "proto/parkway/manager.pb.h"
+#include "proxy/role.h"
 #include "worker/role.h"
 
 namespace parkway::cli {
@@ -131,6 +132,43 @@ int Server(const CommandArguments& args) {
   if (node_type.empty() || node_type == "worker") return RunWorker(args);
   std::fprintf(stderr, "parkway server: --node_type takes resource_manager or worker, not '%s'\n", node_type.c_str());
   return kWrongFlags;
+}
+
+int ProxyServer(const CommandArguments& args) {
+  proxy::ProxyOptions options;
+  std::string log_dir, sidecar;
+  int64_t port = options.server_port, elastic = options.elastic_slices,
+          compile_seconds = options.compile_timeout_seconds;
+  int64_t protocol = options.versions.protocol.max, serdes = options.versions.serdes.max;
+  FlagSet flags("proxy_server");
+  flags.Add("server_port", &port, "port that JAX clients connect to");
+  flags.Add("bind_address", &options.bind_address, "address to listen on; 127.0.0.1 for this machine alone");
+  flags.Add("unix_socket", &options.unix_path,
+            "path of a socket for clients on this machine; lower case, as JAX lowers it");
+  flags.Add("resource_manager_address", &options.manager_address, "host:port of the resource manager");
+  flags.Add("host_address", &options.host_address, "by which engines reach this host");
+  flags.Add("virtual_slices", &options.virtual_slices, "slices to lease, such as cpu:1x2,cpu:1x2");
+  flags.Add("num_elastic_slices", &elastic, "slices that may be missing");
+  flags.Add("large_transfer_directory", &options.large_transfer_directory,
+            "where clients on this machine put large arrays; by default as the environment says");
+  flags.Add("max_protocol_version", &protocol, "highest protocol version to speak");
+  flags.Add("max_serdes_version", &serdes, "highest version of serialized forms");
+  flags.Add("compile_memory_bytes", &options.compile_memory_bytes, "limit of one compiler; 0: the default");
+  flags.Add("compile_timeout_seconds", &compile_seconds, "limit of one compile; 0: the default");
+  flags.Add("sidecar_name", &sidecar, "accepted; there is no colocated Python yet");
+  flags.AddLogFlags(&log_dir);
+  if (const auto code = Begin("proxy", flags, args, log_dir)) return *code;
+  if (const auto code = Check(CheckPort("server_port", port))) return *code;
+  if (const auto code = Check(ResolveManager(options.manager_address))) return *code;
+  for (const std::string& slice : options.virtual_slices) {
+    if (const auto code = Check(manager::ParseSliceType(slice).status())) return *code;
+  }
+  options.server_port = static_cast<int>(port);
+  options.elastic_slices = static_cast<int>(elastic);
+  options.versions.protocol.max = static_cast<int>(protocol);
+  options.versions.serdes.max = static_cast<int>(serdes);
+  options.compile_timeout_seconds = static_cast<int>(compile_seconds);
+  return proxy::RunProxyRole(options);
 }
 
 int Engine(const CommandArguments& args) {
