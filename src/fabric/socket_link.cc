@@ -1,5 +1,7 @@
 #include "fabric/socket_link.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <endian.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -187,7 +189,9 @@ void SocketLink::OnWritable() {
     waiting_writable_ = more;
   }
   if (more) return WaitWritable();
-  if (own_thread_ && descriptor_.is_open()) descriptor_.release();
+  if (!own_thread_ || !descriptor_.is_open()) return;
+  descriptor_.release();
+  fcntl(fd_.get(), F_SETFL, fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK);  // which the loop had set: the reader may sleep in recv
 }
 
 // ---- Reading ----
@@ -205,13 +209,18 @@ void SocketLink::OnReadable() {
   for (int i = 0; i < kReadsPerTurn && result == ReadResult::kMore; ++i) result = ReadOnce(MSG_DONTWAIT);
   EndDelivery();
   if (closed_ || result == ReadResult::kEnded) return;
-  if (result == ReadResult::kDrained) return WaitReadable();
+  if (result == ReadResult::kDrained || result == ReadResult::kNothing) return WaitReadable();
   loop_->Post([self = shared_from_this()] { self->OnReadable(); });
 }
 
 void SocketLink::RunReadLoop() {
   if (BeginDelivery()) {
-    while (!closed_ && ReadOnce(0) != ReadResult::kEnded) {
+    ReadResult result = ReadResult::kMore;
+    while (!closed_ && result != ReadResult::kEnded) {
+      result = ReadOnce(0);
+      if (result != ReadResult::kNothing) continue;
+      pollfd readable{.fd = fd_.get(), .events = POLLIN, .revents = 0};  // the loop waits to write: reads don't block
+      poll(&readable, 1, -1);
     }
     EndDelivery();
   }
@@ -232,7 +241,7 @@ SocketLink::ReadResult SocketLink::ReadOnce(int flags) {
     return static_cast<size_t>(n) == space.size ? ReadResult::kMore : ReadResult::kDrained;
   }
   if (n < 0 && errno == EINTR) return ReadResult::kMore;
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return ReadResult::kDrained;
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return ReadResult::kNothing;
   absl::Status why = n < 0 ? absl::UnavailableError(WithErrno(absl::StrCat("lost the connection to ", peer_), errno))
                            : absl::UnavailableError(absl::StrCat(peer_, " closed the connection",
                                                                  frames_.holds_part() ? " inside a message" : ""));

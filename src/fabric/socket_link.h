@@ -36,7 +36,7 @@ class SocketLink : public std::enable_shared_from_this<SocketLink> {
   const std::string& peer() const { return peer_; }
 
  private:
-  enum class ReadResult { kMore, kDrained, kEnded };
+  enum class ReadResult { kMore, kDrained, kNothing, kEnded };
 
   // Writing. `mutex_` is held.
   bool SendNow(const Frame& frame, size_t* sent);
