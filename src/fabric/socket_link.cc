@@ -1,8 +1,8 @@
 #include "fabric/socket_link.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <endian.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -191,7 +191,8 @@ void SocketLink::OnWritable() {
   if (more) return WaitWritable();
   if (!own_thread_ || !descriptor_.is_open()) return;
   descriptor_.release();
-  fcntl(fd_.get(), F_SETFL, fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK);  // which the loop had set: the reader may sleep in recv
+  fcntl(fd_.get(), F_SETFL,
+        fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK);  // which the loop had set: the reader may sleep in recv
 }
 
 // ---- Reading ----
