@@ -244,9 +244,9 @@ absl::StatusOr<ContextSpec> HostImpl::MakeContextSpec(const OpenContext& open) {
     devices += member.devices_size();
   }
   if (spec.rank < 0) return absl::InvalidArgumentError(absl::StrCat("host ", proxy_.host(), " is no member of it"));
-  if (devices > limits::kMaxContextRanks) {
+  if (devices > limits::kMaxSimDevices) {  // engines that connect their devices know a lower limit of their own
     return absl::InvalidArgumentError(absl::StrCat("it would have ", devices, " devices; at most ",
-                                                   limits::kMaxContextRanks, " can run a program together"));
+                                                   limits::kMaxSimDevices, " can run a program together"));
   }
   spec.publish = [weak = weak_from_this(), id = open.context()](std::string key, std::string value) {
     const std::shared_ptr<HostImpl> self = weak.lock();

@@ -279,7 +279,7 @@ TEST_F(ContextTest, NonsenseContextsFail) {
       {MakeOpen(0, {0, 1}), "opened before"},
       {MakeOpen(6, {1}), "no member"},
       {MakeOpen(7, {0, 0}), "twice"},
-      {MakeOpen(8, {0, 1}, 65), "at most 128"},
+      {MakeOpen(8, {0, 1}, 1025), "at most 2048"},
       {MakeOpen(9, {0, 1}), "another incarnation"},
       {MakeClose(77, absl::CancelledError("x")), "context 77 isn't open"},
   };

@@ -26,11 +26,14 @@ absl::StatusOr<const Contexts::Context*> Contexts::Get(const HostList& hosts) {
     ranks += static_cast<int>(topology_->hosts()[host].devices.size());
     incarnations.push_back(engines_->incarnation(host));
   }
-  if (ranks > limits::kMaxContextRanks) {
-    return absl::InvalidArgumentError(absl::StrCat("a program that spans ", hosts.size(), " cpu hosts with ", ranks,
-                                                   " devices needs a connection between every two devices; at most ",
-                                                   limits::kMaxContextRanks,
-                                                   " devices are allowed. Use fewer devices for one program"));
+  const std::string& platform = topology_->slices()[0].platform;
+  const int most = platform == "cpu" ? limits::kMaxContextRanks : limits::kMaxSimDevices;
+  if (ranks > most) {
+    return absl::InvalidArgumentError(absl::StrCat("a program that spans ", hosts.size(), " ", platform, " hosts with ",
+                                                   ranks,
+                                                   " devices needs a connection between every two devices; at "
+                                                   "most ",
+                                                   most, " devices are allowed. Use fewer devices for one program"));
   }
   auto it = by_members_.find(MemberKey(hosts, incarnations));
   Context* context = it != by_members_.end() ? contexts_.at(it->second).get() : Open(hosts);
