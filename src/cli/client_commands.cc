@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -110,15 +111,15 @@ int Status(const CommandArguments& args) {
 int Run(const CommandArguments& args) {
   std::string name = "default";
   bool tcp = false, print = false;
-  std::vector<std::string> command;
   CLI::App app("Run a program with JAX's devices on the cluster: parkway run -- python script.py", "parkway run");
   AddName(app, name);
   app.add_flag("--tcp", tcp, "reach the proxy by TCP and not by its socket");
   app.add_flag("--print-environment", print, "print what would be set, as JSON, and start nothing");
-  app.add_option("command", command, "program and arguments");
-  app.prefix_command();
-  if (const auto code = ParseArguments(app, args)) return *code;
-  for (std::string& extra : app.remaining()) command.push_back(std::move(extra));
+  app.prefix_command();  // the program's own flags are none of ours
+  const auto dashes = std::find(args.begin(), args.end(), "--");
+  if (const auto code = ParseArguments(app, {args.begin(), dashes})) return *code;
+  std::vector<std::string> command = app.remaining();
+  if (dashes != args.end()) command.insert(command.end(), dashes + 1, args.end());
   const auto record = RecordOf(name);
   if (!record.ok()) return Fail(record.status());
   if (print) {
@@ -132,6 +133,7 @@ int Run(const CommandArguments& args) {
   for (const auto& [key, value] : ClientEnvironment(*record, tcp)) {
     if (own_transfers || !absl::StrContains(key, "LARGE_TRANSFER")) setenv(key.c_str(), value.c_str(), 1);
   }
+  setenv("TF_CPP_MIN_LOG_LEVEL", "3", /*overwrite=*/0);  // jaxlib logs stacks when a client disconnects at its end
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
