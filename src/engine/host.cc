@@ -144,6 +144,8 @@ void HostImpl::Stop() {
     }
     for (uint64_t transfer : exports_) turn.Then([this, transfer] { bulk_.Drop(transfer); });
     exports_.clear();
+    // Nobody may keep bytes by waiting for them: a launch that never ends would.
+    for (auto& [id, slot] : arrays) SetFailed(turn, *slot, absl::CancelledError("this engine's lease has ended"));
   }
   launchers.clear();  // waits for launches that are being made
 }

@@ -254,7 +254,7 @@ class SimState : public std::enable_shared_from_this<SimState> {
     End(run, run->fails);
   }
 
-  void End(const RunPtr& run, const absl::Status& status) {
+  void End(const RunPtr& run, absl::Status status) {  // by value: it may stand in what is cleared
     if (run->over) return;
     run->over = true;
     if (run->context != nullptr) run->context->runs.erase(run);
@@ -263,7 +263,7 @@ class SimState : public std::enable_shared_from_this<SimState> {
     }
     run->arguments.clear();
     run->outputs.clear();
-    std::exchange(run->done, nullptr)(status);
+    std::exchange(run->done, nullptr)(std::move(status));
   }
 
   void Close(SimContext& context, const absl::Status& cause) {
@@ -330,9 +330,8 @@ class SimEngineImpl : public SimEngine {
     std::vector<ShardPtr> made;
     for (HostShard& shard : shards) {
       PARKWAY_RETURN_IF_ERROR(CheckDevice(shard.device, devices));
-      if (ifrt::ByteWidth(shard.type.dtype) == 0) {
-        return absl::InvalidArgumentError(absl::StrCat("there are no arrays of ", ifrt::Name(shard.type.dtype)));
-      }
+      PARKWAY_ASSIGN_OR_RETURN(const ifrt::Shape shape, ifrt::Shape::Make(shard.type.dims));
+      PARKWAY_RETURN_IF_ERROR(shape.ByteSize(shard.type.dtype).status());
       if (static_cast<int64_t>(shard.bytes.size) != DenseBytes(shard.type)) {
         return absl::InvalidArgumentError(absl::StrCat(ToString(shard.type), " with ", shard.bytes.size, " bytes"));
       }
@@ -384,7 +383,8 @@ class SimEngineImpl : public SimEngine {
     if (absl::Status status = static_cast<const SimArray&>(*array).Check(); !status.ok()) return done(status);
     state_->Later({}, [state = state_, array, shard = static_cast<const SimArray&>(*array).shard(device),
                        done = std::move(done)]() mutable {
-      auto answer = [shard, done = std::move(done)]() mutable {
+      // It waits inside the shard, and must not hold it.
+      auto answer = [shard = shard.get(), done = std::move(done)]() mutable {
         done(shard->error.ok() ? absl::StatusOr<Bytes>(Contents(*shard)) : shard->error);
       };
       if (shard->ready) return answer();
