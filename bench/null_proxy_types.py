@@ -100,7 +100,7 @@ def describe(artifact):
         for i, result in enumerate(kind.results):
             tiles, sharding = op_sharding(of_results[i], meshes, len(result.shape))
             number, size = KINDS[str(result.element_type)]
-            for n, t in zip(result.shape, tiles):
+            for n, t in zip(result.shape, tiles, strict=True):
                 size *= -(-n // t)
             fields.append(f"out {number} {','.join(map(str, result.shape)) or '-'} {size} {sharding}")
         for i, parameter in enumerate(kind.inputs):
