@@ -105,7 +105,8 @@ class Cluster:
         words = [python, str(program)] if isinstance(program, Path) else [python, "-c", textwrap.dedent(program)]
         run = [self.binary, "run", f"--name={self.name}", *(["--tcp"] if tcp else []), "--", *words, *arguments]
         environment = {**clean_environment(), **(env or {})}
-        return subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(run, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
     def finish(self, process: subprocess.Popen, seconds: float = CLIENT_SECONDS, check: bool = True) -> Client:
         """Waits for a client. It fails the test when it takes longer, or (with `check`) ends with an error."""

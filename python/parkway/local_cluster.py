@@ -101,10 +101,7 @@ class LocalCluster:
         if "jax" in sys.modules:
             import jax
 
-            self._config_before = {
-                "jax_platforms": jax.config.jax_platforms,
-                "jax_backend_target": jax.config.jax_backend_target,
-            }
+            self._config_before = {key: jax.config.values[key] for key in ("jax_platforms", "jax_backend_target")}
             _reset_jax(jax_platforms="proxy", jax_backend_target=environment["JAX_BACKEND_TARGET"])
 
     def disconnect(self) -> None:
