@@ -67,6 +67,9 @@ class CoreTest : public ::testing::Test {
         CoreFixture::MakeProgram(name, parameters, outputs, std::move(dims), static_cast<int>(devices.size()), tiled);
     for (int index : donated) program.add_donated(index);
     fixture->compiler.programs[name] = program;
+    return CompileKnown(name, std::move(devices));
+  }
+  Handle CompileKnown(const std::string& name, std::vector<int> devices) {
     Handle handle = 0;
     session->Compile(CompileRequest{name, "", std::move(devices)}, [&](absl::StatusOr<CompileReply> reply) {
       ASSERT_TRUE(reply.ok()) << reply.status();
@@ -411,6 +414,22 @@ TEST_F(CoreTest, ADeadSessionLeavesNothing) {
   for (const Op* op : engine(0).Of(Op::kDelete)) deleted += op->delete_().arrays_size();
   EXPECT_EQ(deleted, 2);
   EXPECT_EQ(engine(0).Of(Op::kUnload).size(), 1u);
+}
+
+TEST_F(CoreTest, AProgramsBytesStayUntilItsLastLaunchHasEnded) {
+  Start({{"cpu", 1, 1}});
+  PutOn(1, 0);
+  fixture->DoneAll(0);
+  Compile("f", 1, 1, {8}, {0}, false);
+  fixture->compiler.programs["f"].set_executable(std::string(limits::kInlinePutBytes + 1, 'x'));
+  Handle program = CompileKnown("f", {0});
+  ASSERT_TRUE(Execute(program, {1}, {10}).ok());
+  ASSERT_TRUE(session->DestructExecutable(program).ok());
+  Run();
+  EXPECT_EQ(engine(0).Of(Op::kUnload).size(), 1u);
+  EXPECT_EQ(fixture->transfers.held.size(), 1u);
+  fixture->DoneAll(0);
+  EXPECT_TRUE(fixture->transfers.held.empty());
 }
 
 TEST_F(CoreTest, CreditsRunOutAndComeBack) {

@@ -41,6 +41,7 @@ struct InFlight {
   HostList complained;  // of these: ended it with a complaint about a peer, whose cause is awaited
   HostList sources;     // whose bytes the others pull: when one is lost, that is the cause of their failures
   std::vector<BuffersRef> outputs;
+  std::shared_ptr<const void> offered;  // bytes that the hosts may have to pull first
   uint64_t context = 0;
   bool launch = false;  // an error on one host is an error of every output
   std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages

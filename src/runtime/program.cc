@@ -108,14 +108,16 @@ uint64_t Program::EnsureLoaded(uint64_t context, uint64_t session) {
   if (compiled_->executable().size() <= limits::kInlinePutBytes) {
     what->set_inline_bytes(compiled_->executable());
   } else {
-    if (offered_.id() == 0) {
+    if (offered_ == nullptr) {
       Bytes bytes;
       bytes.data = reinterpret_cast<const uint8_t*>(compiled_->executable().data());
       bytes.size = compiled_->executable().size();
       bytes.owner = compiled_;
-      offered_ = options_->transfers->Offer(std::move(bytes));
+      transfer_ = options_->transfers->Offer(std::move(bytes));
+      offered_ = std::shared_ptr<const void>(compiled_.get(), [transfers = options_->transfers, id = transfer_.id()](
+                                                                  const void*) { transfers->Drop(id); });
     }
-    *what->mutable_transfer() = offered_;
+    *what->mutable_transfer() = transfer_;
   }
   for (int device : devices_) what->add_devices(device);
   what->set_compile_options(compiled_->compile_options());
@@ -138,7 +140,6 @@ Program::~Program() {
     op.mutable_unload()->set_executable(load.id);
     engines_->Tell(loaded, std::move(op));
   }
-  if (offered_.id() != 0) options_->transfers->Drop(offered_.id());
 }
 
 }  // namespace parkway::runtime

@@ -54,6 +54,9 @@ class Program {
 
   // The id that engines know it by in that context, after telling those that don't.
   uint64_t EnsureLoaded(uint64_t context, uint64_t session);
+  // What a launch holds until it has ended everywhere: the engines may still be pulling the executable's bytes when the
+  // session has no more use for the program. Null when they went inside an operation.
+  const std::shared_ptr<const void>& offered() const { return offered_; }
 
  private:
   struct Load {
@@ -73,7 +76,8 @@ class Program {
   std::vector<Parameter> parameters_;
   std::vector<Output> outputs_;
   absl::flat_hash_map<uint64_t, Load> loads_;  // by context
-  Transfer offered_;                           // the executable's bytes, when they are too many for an operation
+  Transfer transfer_;                          // the executable's bytes, when they are too many for an operation
+  std::shared_ptr<const void> offered_;        // ends the offer of them
 };
 
 }  // namespace parkway::runtime

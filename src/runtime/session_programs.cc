@@ -239,6 +239,7 @@ void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<Ar
       .session = id_, .hosts = program->hosts(), .outputs = std::move(outputs), .context = context, .launch = true};
   entry.what = program->Describe();
   entry.fingerprint = program->compiled().fingerprint();
+  entry.offered = program->offered();
   if (status) {
     entry.done = [status](const absl::Status& end) { Settle(*status, end); };
   }
