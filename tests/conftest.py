@@ -101,7 +101,7 @@ class Cluster:
         python: str = sys.executable,
         env: dict | None = None,
     ) -> subprocess.Popen:
-        """Starts a program (a file, or its text) with the cluster's devices as JAX's."""
+        """Starts a program (a file, or its text) with the cluster's devices as JAX's. Its stdin stays open."""
         words = [python, str(program)] if isinstance(program, Path) else [python, "-c", textwrap.dedent(program)]
         run = [self.binary, "run", f"--name={self.name}", *(["--tcp"] if tcp else []), "--", *words, *arguments]
         environment = {**clean_environment(), **(env or {})}
