@@ -13,14 +13,15 @@ constexpr absl::Duration kReportPeriod = absl::Seconds(1);
 
 class LeaseClient::Impl {
  public:
-  Impl(Executor* executor, const std::string& address, const LeaseRequest& request, Handlers handlers)
+  Impl(Executor* executor, grpc::CompletionQueue* queue, const std::string& address, const LeaseRequest& request,
+       Handlers handlers)
       : executor_(executor),
         request_(request),
         handlers_(std::move(handlers)),
         waiting_("the manager at " + address),
-        stream_(executor, address,
-                [](Manager::Stub& stub, grpc::ClientContext* context, auto* reactor) {
-                  stub.async()->Lease(context, reactor);
+        stream_(executor, queue, address,
+                [](Manager::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* calls, void* tag) {
+                  return stub.AsyncLease(context, calls, tag);
                 },
                 {.hello = [this] { return Request(); },
                  .on_message = [this](const ManagerToProxy& message) { OnMessage(message); },
@@ -93,9 +94,9 @@ class LeaseClient::Impl {
   ReconnectingStream<ProxyMessage, ManagerToProxy> stream_;
 };
 
-LeaseClient::LeaseClient(Executor* executor, const std::string& manager_address, const LeaseRequest& request,
-                         Handlers handlers)
-    : impl_(std::make_unique<Impl>(executor, manager_address, request, std::move(handlers))) {}
+LeaseClient::LeaseClient(Executor* executor, grpc::CompletionQueue* queue, const std::string& manager_address,
+                         const LeaseRequest& request, Handlers handlers)
+    : impl_(std::make_unique<Impl>(executor, queue, manager_address, request, std::move(handlers))) {}
 LeaseClient::~LeaseClient() = default;
 
 void LeaseClient::RestartEngine(uint64_t incarnation, const std::string& reason) {

@@ -13,6 +13,10 @@
 #include "absl/status/status.h"
 #include "base/executor.h"
 
+namespace grpc {
+class CompletionQueue;
+}
+
 namespace parkway {
 class LeaseRequest;
 class Placement;
@@ -33,7 +37,9 @@ class LeaseClient {
     std::function<void(ProxyReport* report)> report;
   };
 
-  LeaseClient(Executor* executor, const std::string& manager_address, const LeaseRequest& request, Handlers handlers);
+  // `queue`: a completion queue whose CompletionTags somebody runs; it may be shut down once the client is gone.
+  LeaseClient(Executor* executor, grpc::CompletionQueue* queue, const std::string& manager_address,
+              const LeaseRequest& request, Handlers handlers);
   ~LeaseClient();
   LeaseClient(const LeaseClient&) = delete;
 

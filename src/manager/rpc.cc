@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/completion_op.h"
 #include "base/limits.h"
 
 namespace parkway::manager {
@@ -57,6 +58,18 @@ std::shared_ptr<grpc::Channel> ManagerChannel(const std::string& address) {
   std::shared_ptr<grpc::Channel>& channel = (*channels)[address];
   if (channel == nullptr) channel = MakeChannel(address);
   return channel;
+}
+
+CompletionThread::CompletionThread()
+    : thread_([this] {
+        void* tag = nullptr;
+        bool ok = false;
+        while (queue_.Next(&tag, &ok)) static_cast<CompletionTag*>(tag)->Run(ok);
+      }) {}
+
+CompletionThread::~CompletionThread() {
+  queue_.Shutdown();
+  thread_.join();
 }
 
 absl::StatusOr<Listening> Serve(grpc::Service* service, const std::string& host, int port) {

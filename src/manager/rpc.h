@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,18 @@ namespace parkway::manager {
 // Connects lazily, and tries again every limits::kRetryPeriod to one second. One for each address, kept until the
 // process ends: the last reference of a channel must not be dropped by one of gRPC's threads, which is where calls end.
 std::shared_ptr<grpc::Channel> ManagerChannel(const std::string& address);
+
+// A completion queue of CompletionTags and the thread that runs them, for processes that have no other.
+class CompletionThread {
+ public:
+  CompletionThread();
+  ~CompletionThread();  // waits for what is under way: whoever made calls must be gone
+  grpc::CompletionQueue* queue() { return &queue_; }
+
+ private:
+  grpc::CompletionQueue queue_;
+  std::thread thread_;
+};
 
 struct Listening {
   std::unique_ptr<grpc::Server> server;

@@ -81,6 +81,7 @@ class Server final : public GrpcServer, private Tag {
   }
 
   int port() const override { return port_; }
+  grpc::CompletionQueue* queue() override { return queue_.get(); }
   int sessions() const override { return context_.sessions; }
 
  private:

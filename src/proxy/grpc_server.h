@@ -15,6 +15,10 @@
 #include "proxy/version.h"
 #include "runtime/core.h"
 
+namespace grpc {
+class CompletionQueue;
+}
+
 namespace parkway::proxy {
 
 class GrpcServer {
@@ -33,6 +37,8 @@ class GrpcServer {
   virtual ~GrpcServer() = default;
 
   virtual int port() const = 0;
+  // Polled until the server goes: the process's other calls share it, and must have been ended before that.
+  virtual grpc::CompletionQueue* queue() = 0;
   virtual int sessions() const = 0;
 };
 

@@ -120,9 +120,9 @@ class Proxy {
   explicit Proxy(const ProxyOptions& options) : options_(options), compiler_(PoolOptions(options)) {}
 
   ~Proxy() {
-    server_.reset();  // sessions end first
+    RunInTask(*executor_, [this] { lease_.reset(); });  // its calls are on the server's queue
+    server_.reset();                                    // sessions end before the core
     RunInTask(*executor_, [this] {
-      lease_.reset();
       hosts_.reset();
       core_.reset();
     });
@@ -203,8 +203,8 @@ class Proxy {
       report->set_arrays(stats.arrays);
       report->set_executables(stats.executables);
     };
-    lease_ =
-        std::make_unique<manager::LeaseClient>(executor_.get(), options_.manager_address, request, std::move(handlers));
+    lease_ = std::make_unique<manager::LeaseClient>(executor_.get(), server_->queue(), options_.manager_address,
+                                                    request, std::move(handlers));
   }
 
   const ProxyOptions options_;

@@ -139,7 +139,7 @@ class Lease {
     request.set_owner("test");
     Do([&] {
       client_ = std::make_unique<manager::LeaseClient>(
-          executor_.get(), absl::StrCat("127.0.0.1:", port), request,
+          executor_.get(), calls_.queue(), absl::StrCat("127.0.0.1:", port), request,
           manager::LeaseClient::Handlers{.on_placement =
                                              [this](const Placement& placement) {
                                                std::lock_guard lock(mutex_);
@@ -209,6 +209,7 @@ class Lease {
   std::condition_variable changed_;
   std::vector<Placement> placements_;
   size_t next_ = 0;
+  manager::CompletionThread calls_;
   std::unique_ptr<manager::LeaseClient> client_;
 };
 

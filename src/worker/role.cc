@@ -35,8 +35,8 @@ std::string HostName() {
 // The worker behind its connection to the manager. Lives in tasks of one executor.
 class ConnectedWorker {
  public:
-  ConnectedWorker(Executor* executor, const WorkerOptions& options, WorkerHello hello, std::string socket_dir,
-                  std::function<void()> give_up)
+  ConnectedWorker(Executor* executor, grpc::CompletionQueue* queue, const WorkerOptions& options, WorkerHello hello,
+                  std::string socket_dir, std::function<void()> give_up)
       : executor_(executor),
         options_(options),
         socket_dir_(std::move(socket_dir)),
@@ -46,9 +46,9 @@ class ConnectedWorker {
                 {.start_engine = [this](const StartEngine& start,
                                         EngineProcess::Events events) { return Launch(start, std::move(events)); },
                  .send = [this](const WorkerMessage& message) { stream_.Send(message); }}),
-        stream_(executor, options.manager_address,
-                [](Manager::Stub& stub, grpc::ClientContext* context, auto* reactor) {
-                  stub.async()->Join(context, reactor);
+        stream_(executor, queue, options.manager_address,
+                [](Manager::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* calls, void* tag) {
+                  return stub.AsyncJoin(context, calls, tag);
                 },
                 {.hello = [this] { return Hello(); },
                  .on_message = [this](const ManagerToWorker& message) { OnMessage(message); },
@@ -283,10 +283,11 @@ int RunWorkerRole(const WorkerOptions& options) {
 
   const std::string socket_dir = MakeSocketDir(listening->port);
   std::atomic<bool> gave_up = false;
+  manager::CompletionThread calls;
   std::unique_ptr<ConnectedWorker> worker;
   RunOn(executor.get(), [&] {
-    worker = std::make_unique<ConnectedWorker>(executor.get(), options, MakeHello(options, listening->port), socket_dir,
-                                               [&] {
+    worker = std::make_unique<ConnectedWorker>(executor.get(), calls.queue(), options,
+                                               MakeHello(options, listening->port), socket_dir, [&] {
                                                  gave_up = true;
                                                  signals.Raise(SIGTERM);
                                                });
