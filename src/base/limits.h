@@ -13,7 +13,7 @@ namespace parkway::limits {
 inline constexpr int kMaxRank = 64;                          // dimensions of an array
 inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 46;  // one array, all shards
 inline constexpr int kMaxDevicesPerSharding = 1 << 17;
-inline constexpr int kMaxTileRank = 2 * kMaxRank;  // dimensions of a grid of tiles, of a mesh
+inline constexpr int kMaxTileRank = 2 * kMaxRank;       // dimensions of a grid of tiles, of a mesh
 inline constexpr size_t kShardingCacheBytes = 4 << 20;  // wire forms of shardings that one session remembers
 inline constexpr int kMaxArgumentsPerLaunch = 1 << 16;
 inline constexpr int64_t kMaxProgramBytes = int64_t{2} << 30;  // one program, as it comes
@@ -25,11 +25,11 @@ inline constexpr absl::Duration kHostBufferStall =
     absl::Seconds(120);  // a Store that brings no byte for so long is dropped
 inline constexpr int64_t kUnclaimedHostBytes =
     int64_t{64} << 30;  // of one session's host buffers that no request named yet, and of those read and not fetched
-inline constexpr int kMaxQueuedReplies = 1 << 14;                      // of one session; more stops reading its requests
-inline constexpr int kRepliesPerFlush = 64;                            // that may be held back together
-inline constexpr absl::Duration kReplyFlush = absl::Milliseconds(1);   // for replies that nobody waits for
-inline constexpr size_t kLookupChunkBytes = size_t{4} << 20;           // one message of a host buffer that is read
-inline constexpr size_t kLookupOneMessageBytes = 256 << 10;            // buffers this small go out with their status
+inline constexpr int kMaxQueuedReplies = 1 << 14;                     // of one session; more stops reading its requests
+inline constexpr int kRepliesPerFlush = 64;                           // that may be held back together
+inline constexpr absl::Duration kReplyFlush = absl::Milliseconds(1);  // for replies that nobody waits for
+inline constexpr size_t kLookupChunkBytes = size_t{4} << 20;          // one message of a host buffer that is read
+inline constexpr size_t kLookupOneMessageBytes = 256 << 10;           // buffers this small go out with their status
 inline constexpr absl::Duration kClientKeepalive = absl::Seconds(10);  // a client's machine that vanished is noticed
 
 // ---- Credits of one session: taken before an operation is ordered ------------------------------------------------
@@ -56,11 +56,12 @@ inline constexpr int kMaxHeldKeys = 1 << 16;                       // coordinati
 inline constexpr int kMaxClosedContexts = 1024;                    // whose causes are remembered
 inline constexpr int kHostPoolThreads = 4;                         // for copies and loads beside the launch threads
 inline constexpr absl::Duration kInlineLaunch =
-    absl::Microseconds(200);  // launches that return so fast run on the reader
-inline constexpr int kMaxUnknownCallers = 64;                        // connections of an engine that haven't said who they are
-inline constexpr size_t kMaxHelloBytes = 64 << 10;                   // what such a connection may send
-inline constexpr absl::Duration kHelloWait = absl::Seconds(5);       // and how long it may take
-inline constexpr absl::Duration kEngineUnclaimed = absl::Seconds(120);  // an engine that no proxy calls for so long exits
+    absl::Microseconds(200);                        // launches that return so fast run on the reader
+inline constexpr int kMaxUnknownCallers = 64;       // connections of an engine that haven't said who they are
+inline constexpr size_t kMaxHelloBytes = 64 << 10;  // what such a connection may send
+inline constexpr absl::Duration kHelloWait = absl::Seconds(5);  // and how long it may take
+inline constexpr absl::Duration kEngineUnclaimed =
+    absl::Seconds(120);  // an engine that no proxy calls for so long exits
 inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for events that nobody waits for
 inline constexpr int kXlaPoolThreads = 16;                                // of each pool of a CPU client
 inline constexpr int kEngineWaiters = 256;                                // threads that wait for launches to end
@@ -80,7 +81,8 @@ inline constexpr absl::Duration kEngineRestartDelay =
 inline constexpr absl::Duration kEngineStopGrace = absl::Seconds(2);  // from SIGTERM to SIGKILL
 
 // ---- A cluster on one machine (`parkway up`) ------------------------------------------------------------------------
-inline constexpr absl::Duration kRestartPause = absl::Milliseconds(200);  // before a role that died starts again; doubles
+inline constexpr absl::Duration kRestartPause =
+    absl::Milliseconds(200);  // before a role that died starts again; doubles
 inline constexpr absl::Duration kRestartPauseLongest = absl::Seconds(5);
 inline constexpr int kStartTries = 3;                               // of a role, before the cluster was ever ready
 inline constexpr absl::Duration kRoleStopGrace = absl::Seconds(4);  // from SIGTERM to SIGKILL

@@ -1,14 +1,14 @@
-// The seam between Parkway and what computes. An Engine owns the devices of one host: it makes arrays out of bytes, loads
-// and launches executables, hands bytes back. Everything above (operations, ordering, errors by shard, transfers) is
-// engine/host.h's; everything below (XLA, Python, a simulation) is the engine's own.
+// The seam between Parkway and what computes. An Engine owns the devices of one host: it makes arrays out of bytes,
+// loads and launches executables, hands bytes back. Everything above (operations, ordering, errors by shard, transfers)
+// is engine/host.h's; everything below (XLA, Python, a simulation) is the engine's own.
 //
-// Threads. Every method may be called from several threads at once, with one exception: Launch of one context is called from
-// one thread at a time (not always the same one), in the order of operations. Launch may block while a tiny program runs
-// inline, and Load while it builds code; nothing else may block for long. Callbacks come on any thread, once, perhaps before
-// the method that took them returns, and must not block.
+// Threads. Every method may be called from several threads at once, with one exception: Launch of one context is called
+// from one thread at a time (not always the same one), in the order of operations. Launch may block while a tiny
+// program runs inline, and Load while it builds code; nothing else may block for long. Callbacks come on any thread,
+// once, perhaps before the method that took them returns, and must not block.
 //
-// Errors. A call that returns a Status that is not OK had no effect. What is found later comes through `done`; an output of
-// a failed launch is an array whose View fails with the same error.
+// Errors. A call that returns a Status that is not OK had no effect. What is found later comes through `done`; an
+// output of a failed launch is an array whose View fails with the same error.
 #pragma once
 
 #include <cstdint>
@@ -89,14 +89,14 @@ struct ContextSpec {
 };
 
 struct LoadSpec {
-  ContextRef context;                  // null: local
+  ContextRef context;  // null: local
   std::string name;
-  Bytes program;                       // serialized executable
-  std::string compile_options;         // serialized xla.CompileOptionsProto
-  std::vector<int> device_ids;         // lease device ids in the executable's order, all hosts
-  std::vector<int> local_devices;      // for each of them: local device, or -1 when it is another host's
-  std::vector<Type> parameters;        // of one shard
-  std::vector<Type> outputs;           // of one shard
+  Bytes program;                   // serialized executable
+  std::string compile_options;     // serialized xla.CompileOptionsProto
+  std::vector<int> device_ids;     // lease device ids in the executable's order, all hosts
+  std::vector<int> local_devices;  // for each of them: local device, or -1 when it is another host's
+  std::vector<Type> parameters;    // of one shard
+  std::vector<Type> outputs;       // of one shard
   std::vector<std::string> output_memory_kinds;
 };
 
@@ -125,8 +125,8 @@ class Engine {
   virtual void CloseContext(const ContextRef& context, absl::Status cause, absl::AnyInvocable<void()> done) = 0;
 
   virtual absl::StatusOr<ExecutableRef> Load(const LoadSpec& spec) = 0;
-  // `arguments` has one array per parameter, its shards on the executable's local devices. `done` comes when every local
-  // output is ready or failed: an error on one output does not mean that the launch ended.
+  // `arguments` has one array per parameter, its shards on the executable's local devices. `done` comes when every
+  // local output is ready or failed: an error on one output does not mean that the launch ended.
   virtual absl::StatusOr<LaunchResult> Launch(Executable& executable, absl::Span<const ArrayRef> arguments,
                                               absl::Span<const int> donated,
                                               absl::AnyInvocable<void(absl::Status)> done) = 0;
