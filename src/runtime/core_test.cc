@@ -113,6 +113,16 @@ TEST_F(CoreTest, ManyBytesTravelApartAndAreDroppedWhenPulled) {
   EXPECT_TRUE(fixture->transfers.held.empty());
 }
 
+TEST_F(CoreTest, StridesOfADenseBufferAreLeftOut) {
+  Start({{"cpu", 1, 1}});
+  ASSERT_TRUE(session->MakeArrayFromHostBuffer(1, On(0, {2, 4}), Ready(Floats(8)), {16, 4}).ok());
+  ASSERT_TRUE(session->MakeArrayFromHostBuffer(2, On(0, {2, 4}), Ready(Floats(8)), {4, 8}).ok());
+  Run();
+  ASSERT_EQ(engine(0).ops.size(), 2u);
+  EXPECT_TRUE(engine(0).ops[0].put().sources(0).byte_strides().empty());
+  EXPECT_EQ(engine(0).ops[1].put().sources(0).byte_strides().size(), 2);
+}
+
 TEST_F(CoreTest, BytesThatComeLateHoldTheirSessionOnly) {
   Start({{"cpu", 1, 1}});
   auto late = std::make_shared<PendingBytes>();

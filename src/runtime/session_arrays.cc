@@ -211,6 +211,12 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
         {result}, {spec},
         absl::UnimplementedError(absl::StrCat("arrays of ", ifrt::Name(spec.dtype), " can't be made of host buffers")));
   }
+  // Clients give strides for dense buffers too; an engine takes the pages of a buffer as they are when it has none.
+  for (HostShards& source : sources) {
+    if (source.byte_strides.empty()) continue;
+    const int width = ifrt::ByteWidth(source.dtype);
+    if (ifrt::IsRowMajor(source.shape, source.byte_strides, width)) source.byte_strides.clear();
+  }
   BuffersRef buffers = record.whole->buffers();
   auto whole = record.whole;
   Put(result, std::move(record));
