@@ -85,7 +85,8 @@ class StoreCall : public std::enable_shared_from_this<StoreCall> {
     context.service.RequestHostBufferStore(&call->grpc_, &call->stream_, context.queue, context.queue,
                                            call->accepted_op_.Arm(call));
   }
-  StoreCall(ServiceContext& context, StoreWatch& watch) : context_(context), watch_(watch), stream_(&grpc_) {}
+  StoreCall(ServiceContext& context, StoreWatch& watch)
+      : counted_(context), context_(context), watch_(watch), stream_(&grpc_) {}
   ~StoreCall() { watch_.Remove(this); }
 
   void CancelIfStalled(absl::Time limit) {
@@ -145,6 +146,7 @@ class StoreCall : public std::enable_shared_from_this<StoreCall> {
   }
   void OnFinished(bool ok) {}
 
+  Counted counted_;
   ServiceContext& context_;
   StoreWatch& watch_;
   grpc::ServerContext grpc_;
@@ -172,7 +174,7 @@ class LookupCall : public std::enable_shared_from_this<LookupCall> {
     context.service.RequestHostBufferLookup(&call->grpc_, &call->request_, &call->writer_, context.queue, context.queue,
                                             call->accepted_op_.Arm(call));
   }
-  explicit LookupCall(ServiceContext& context) : context_(context), writer_(&grpc_) {}
+  explicit LookupCall(ServiceContext& context) : counted_(context), context_(context), writer_(&grpc_) {}
 
  private:
   void OnAccepted(bool ok) {
@@ -211,6 +213,7 @@ class LookupCall : public std::enable_shared_from_this<LookupCall> {
   }
   void OnFinished(bool ok) {}
 
+  Counted counted_;
   ServiceContext& context_;
   grpc::ServerContext grpc_;
   grpc::ByteBuffer request_;
@@ -230,7 +233,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Method>> {
     auto call = std::make_shared<UnaryCall>(context);
     Method::Ask(context, &call->grpc_, &call->request_, &call->writer_, call->accepted_op_.Arm(call));
   }
-  explicit UnaryCall(ServiceContext& context) : context_(context), writer_(&grpc_) {}
+  explicit UnaryCall(ServiceContext& context) : counted_(context), context_(context), writer_(&grpc_) {}
 
  private:
   void OnAccepted(bool ok) {
@@ -242,6 +245,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Method>> {
   }
   void OnFinished(bool ok) {}
 
+  Counted counted_;
   ServiceContext& context_;
   grpc::ServerContext grpc_;
   typename Method::Request request_;

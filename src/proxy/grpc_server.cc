@@ -37,7 +37,8 @@ class Server final : public GrpcServer, private Tag {
       std::lock_guard lock(mutex_);
       stopping_ = true;
     }
-    server_->Shutdown(std::chrono::system_clock::now());  // cancels what is under way, and waits for it
+    server_->Shutdown(std::chrono::system_clock::now());  // cancels what is under way
+    context_.calls.WaitForNone();
     sweep_.Cancel();
     queue_->Shutdown();
     thread_.join();

@@ -158,6 +158,7 @@ void LeaseHosts::OnPlacement(const Placement& placement) {
   if (placement.lease() != lease_) {
     lease_ = placement.lease();
     for (size_t host = 0; host < hosts_.size(); ++host) {
+      if (hosts_[host].incarnation == 0) continue;
       Lose(static_cast<int>(host), absl::UnavailableError("the manager ended the lease"), /*returns=*/true);
     }
   }
@@ -223,10 +224,11 @@ void LeaseHosts::OnBroken(int host, uint64_t incarnation, absl::Status why) {
   HostEntry& entry = hosts_[host];
   if (entry.incarnation != incarnation || entry.cause_timer != 0) return;
   LOG(WARNING) << "the connection with the engine of host " << host << " broke: " << why.message();
-  entry.cause_timer = options_.executor->After(limits::kCauseWait, [this, host, why = std::move(why), alive = alive_] {
+  entry.cause_timer = options_.executor->After(limits::kCauseWait, [this, host, why, alive = alive_] {
     if (!*alive) return;
     hosts_[host].cause_timer = 0;
     Lose(host, Annotate(why, "the connection with its engine broke"), /*returns=*/true);
+    OnPlacement(Placement(placement_));  // as far as the manager knows the engine is up: try again
   });
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/synchronization/mutex.h"
 #include "base/executor.h"
 #include "base/limits.h"
 #include "proto/ifrt/grpc_ifrt_service.grpc.pb.h"
@@ -24,6 +25,24 @@ using AsyncService = IfrtService::WithAsyncMethod_GetVersion<
         IfrtService::WithRawMethod_HostBufferLookup<IfrtService::WithAsyncMethod_HostBufferDelete<
             IfrtService::WithAsyncMethod_HostBufferReadFromDisk<IfrtService::Service>>>>>>;
 
+// Calls that are there, waiting ones too: the queue may be shut down only when none can start an operation any more.
+class CallCount {
+ public:
+  void Add(int n) {
+    absl::MutexLock lock(&mutex_);
+    count_ += n;
+  }
+  void WaitForNone() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](int* count) { return *count == 0; }, &count_));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int count_ = 0;
+};
+
 struct ServiceContext {
   Executor* executor = nullptr;
   runtime::Core* core = nullptr;
@@ -35,6 +54,18 @@ struct ServiceContext {
   grpc::ServerCompletionQueue* queue = nullptr;
   HostBufferTable buffers;
   std::atomic<int> sessions{0};
+  CallCount calls;
+};
+
+// A member of each call, before all others, so that it is the last to go.
+class Counted {
+ public:
+  explicit Counted(ServiceContext& context) : count_(context.calls) { count_.Add(1); }
+  ~Counted() { count_.Add(-1); }
+  Counted(const Counted&) = delete;
+
+ private:
+  CallCount& count_;
 };
 
 inline grpc::Status ToGrpc(const absl::Status& status) {

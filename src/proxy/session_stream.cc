@@ -41,12 +41,13 @@ void SessionStream::OnAccepted(bool ok) {
     return;
   }
   Accept(context_);
+  peer_ = grpc_.peer();
   if (absl::Status status = CheckMetadata(); !status.ok()) return Refuse(status);
   context_.executor->Post([self = shared_from_this()] { self->Open(); });
 }
 
 void SessionStream::Refuse(const absl::Status& why) {
-  LOG(WARNING) << "refused a client at " << grpc_.peer() << ": " << why.message();
+  LOG(WARNING) << "refused a client at " << peer_ << ": " << why.message();
   std::lock_guard lock(mutex_);
   ended_ = true;
   end_status_ = why;
@@ -66,11 +67,11 @@ void SessionStream::Open() {
       .topology = &context_.core->topology(),
       .session_id = session_id_,
       .buffers = opened->second,
-      .session = context_.core->OpenSession(grpc_.peer()),
+      .session = context_.core->OpenSession(peer_),
       .sink = this,
   });
   ++context_.sessions;
-  LOG(INFO) << "session of " << grpc_.peer() << " opened";
+  LOG(INFO) << "session of " << peer_ << " opened";
   ReadNext();
 }
 
@@ -185,7 +186,7 @@ void SessionStream::MaybeFinish() {
 void SessionStream::End() {
   context_.executor->Post([self = shared_from_this()] {
     if (self->dispatcher_ == nullptr) return;
-    LOG(INFO) << "session of " << self->grpc_.peer() << " ended";
+    LOG(INFO) << "session of " << self->peer_ << " ended";
     self->context_.buffers.Close(self->session_id_, absl::CancelledError("the client's session ended"));
     self->dispatcher_ = nullptr;
     --self->context_.sessions;

@@ -25,7 +25,7 @@ class SessionStream : public ReplySink, public std::enable_shared_from_this<Sess
  public:
   // Waits for the next client; each one that comes is followed by another wait.
   static void Accept(ServiceContext& context);
-  explicit SessionStream(ServiceContext& context) : context_(context), stream_(&grpc_) {}
+  explicit SessionStream(ServiceContext& context) : counted_(context), context_(context), stream_(&grpc_) {}
 
   // Any thread.
   void Send(std::unique_ptr<xla::ifrt::proxy::IfrtResponse> response, bool awaited) override;
@@ -48,12 +48,14 @@ class SessionStream : public ReplySink, public std::enable_shared_from_this<Sess
   void SetTimer();     // under mutex_
   void Refuse(const absl::Status& why);
 
+  Counted counted_;
   ServiceContext& context_;
   grpc::ServerContext grpc_;
   grpc::ServerAsyncReaderWriter<xla::ifrt::proxy::IfrtResponse, xla::ifrt::proxy::IfrtRequest> stream_;
   xla::ifrt::proxy::IfrtRequest request_;   // of whoever reads or handles it
   std::unique_ptr<Dispatcher> dispatcher_;  // only in tasks
   uint64_t session_id_ = 0;                 // only in tasks
+  std::string peer_;                        // for messages
 
   std::mutex mutex_;
   std::deque<std::pair<std::unique_ptr<xla::ifrt::proxy::IfrtResponse>, bool>> replies_;
