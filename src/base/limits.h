@@ -1,5 +1,5 @@
-// Every limit on a queue, a buffer or a wait, in one place. What a user may change has a flag (src/cli/flags.h) whose
-// default stands here. Sizes are bytes.
+// Every limit on a queue, a buffer or a wait, in one place. What a user may change has a flag (src/cli/roles.cc) whose
+// default stands here; docs/limits.md says what happens at each. Sizes are bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Helpers around absl::Status: early return, adding context, and the code <-> wire conversions' plain half.
+// Helpers around absl::Status: early return, and adding context. Their form on the wires is status_wire.h's.
 #pragma once
 
 #include <string_view>

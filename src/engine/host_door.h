@@ -2,8 +2,8 @@
 // message, a ProxyHello with the right token; anybody else's link is closed, and costs nobody anything. The first good
 // link carries the operations; once that is there, others that say `control` carry control operations beside it.
 //
-// The link of the operations is read by a thread of its own where `own_threads` is set: what a host may run on the
-// reading thread then never holds up another link. Without it the fabric's thread reads all of them.
+// Each link is read by a thread of its own where `own_threads` is set: what a host may run on the thread that reads
+// operations then never holds up another link. Without it the fabric's thread reads all of them.
 //
 // Any thread. The host, the fabric and the clock outlive the door.
 #pragma once

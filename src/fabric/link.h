@@ -42,7 +42,7 @@ class Link {
   virtual std::string peer() const = 0;  // for messages: "10.0.0.2:41321", "unix:/run/x"
 };
 
-// The process's event loop for links, listeners and bulk transfers: one thread (Asio).
+// The process's event loops (Asio): a thread for links and listeners, and one for bulk transfers once there are any.
 class Fabric {
  public:
   Fabric();

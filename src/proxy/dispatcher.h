@@ -101,7 +101,7 @@ class Dispatcher {
   absl::flat_hash_set<runtime::Handle> deletions_;  // futures of deletions that the client has not checked yet
 };
 
-// Handles that a client chose for arrays or buffers: 1 to 2^48 - 1, each once, at most limits::kMaxHandlesPerRequest.
+// Handles that a client chose for arrays or buffers: 1 to 2^48 - 1, at most limits::kMaxHandlesPerRequest.
 absl::Status CheckClientHandles(absl::Span<const runtime::Handle> handles);
 
 }  // namespace parkway::proxy

@@ -1,7 +1,7 @@
 // A program that never ends must not hold a host for ever. When its session is gone and it still runs after
 // limits::kEndlessProgramGrace, the arrays of other sessions on its hosts are copied out, the engines are started
-// again, and the copies are put back under the same ids; nobody but the dead session loses an array that was ready.
-// Launches of others that were queued behind it fail with ABORTED.
+// again, and the copies are put back under the same ids; nobody but the dead session loses an array that was ready and
+// could be copied within limits::kEvictionCopies. Launches of others that were queued behind it fail with ABORTED.
 //
 // Owned by the core; used inside tasks of its executor only.
 #pragma once

@@ -1,6 +1,6 @@
 // The devices that a client sees: the virtual slices of the proxy's flags, numbered once and for ever. Which physical
-// host stands behind a device, if any, is the core's business (hosts.h); ids and attributes never change in a session.
-// Immutable; any thread.
+// host stands behind a device, if any, is the core's business (engines.h); ids and attributes never change in a
+// session. Immutable; any thread.
 #pragma once
 
 #include <string>
