@@ -340,12 +340,12 @@ class CompilerPool::Impl {
       if (worker.compilation == nullptr || worker.process == nullptr || !worker.killed.ok()) continue;
       const std::string what = absl::StrCat("compile of ", Words(worker.program, worker.compilation->key));
       if (absl::Now() - worker.since > options_.timeout) {
-        Kill(worker,
-             absl::ResourceExhaustedError(absl::StrCat(
-                 what, " took longer than ", absl::ToDoubleSeconds(options_.timeout), " s; raise --compile_timeout")));
+        Kill(worker, absl::ResourceExhaustedError(absl::StrCat(what, " took longer than ",
+                                                               absl::ToDoubleSeconds(options_.timeout),
+                                                               " s; raise --compile_timeout_seconds")));
       } else if (worker.process->MemoryBytes() > options_.memory_bytes) {
         Kill(worker, absl::ResourceExhaustedError(absl::StrCat(what, " took more than ", options_.memory_bytes >> 20,
-                                                               " MiB of memory; raise --compile_memory")));
+                                                               " MiB of memory; raise --compile_memory_bytes")));
       }
     }
   }
