@@ -101,7 +101,7 @@ void SessionStream::Handle() {
 void SessionStream::ReadNext() {
   std::lock_guard lock(mutex_);
   if (ended_ || reading_) return;
-  read_later_ = replies_.size() >= limits::kMaxQueuedReplies;  // a client that reads no replies
+  read_later_ = queued() >= limits::kMaxQueuedReplies;  // a client that reads no replies
   if (read_later_) return;
   reading_ = true;
   stream_.Read(&request_, read_op_.Arm(shared_from_this()));
@@ -110,28 +110,32 @@ void SessionStream::ReadNext() {
 void SessionStream::Send(std::unique_ptr<wire::IfrtResponse> response, bool awaited) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
-  replies_.emplace_back(std::move(response), awaited);
-  awaited_ += awaited;
+  (awaited ? awaited_ : unawaited_).push_back(std::move(response));
   Pump();
 }
 
 void SessionStream::Pump() {
-  if (writing_ || ended_ || replies_.empty()) return;
-  // The newest reply that nobody waits for is kept back, so that there is something to flush with.
-  const bool last = replies_.size() == 1;
-  if (last && awaited_ == 0 && !flush_ && gathered_ < limits::kRepliesPerFlush) return SetTimer();
-  auto [reply, awaited] = std::move(replies_.front());
-  replies_.pop_front();
-  awaited_ -= awaited;
-  const bool last_awaited = awaited && awaited_ == 0;
+  if (writing_ || ended_) return;
+  // What is awaited goes first, so that it waits for no other write to complete: replies have no order.
+  std::unique_ptr<wire::IfrtResponse> reply;
   grpc::WriteOptions options;
-  if (!last && !last_awaited && gathered_ < limits::kRepliesPerFlush) {
-    options.set_buffer_hint();
-    ++gathered_;
-  } else {
-    gathered_ = 0;
+  if (!awaited_.empty()) {
+    reply = std::move(awaited_.front());
+    awaited_.pop_front();
+    if (!awaited_.empty()) options.set_buffer_hint();
+  } else if (!unawaited_.empty()) {
+    // The newest is kept back, so that there is something to flush with.
+    const bool last = unawaited_.size() == 1;
+    const bool full = gathered_ >= limits::kRepliesPerFlush;
+    if (last && !flush_ && !full) return SetTimer();
+    reply = std::move(unawaited_.front());
+    unawaited_.pop_front();
     if (last) flush_ = false;
+    if (!last && !full) options.set_buffer_hint();
+  } else {
+    return;
   }
+  gathered_ = options.get_buffer_hint() ? gathered_ + 1 : 0;
   writing_ = true;
   stream_.Write(*reply, options, written_op_.Arm(shared_from_this()));
 }
@@ -153,7 +157,7 @@ void SessionStream::OnWritten(bool ok) {
       MaybeFinish();
     } else {
       Pump();
-      read = read_later_ && replies_.size() < limits::kMaxQueuedReplies / 2;
+      read = read_later_ && queued() < limits::kMaxQueuedReplies / 2;
     }
   }
   if (!ok) return End();
@@ -163,7 +167,7 @@ void SessionStream::OnWritten(bool ok) {
 void SessionStream::OnFlushTimer(bool ok) {
   std::lock_guard lock(mutex_);
   timer_set_ = false;
-  if (replies_.empty()) return;
+  if (unawaited_.empty()) return;
   flush_ = true;
   Pump();
 }

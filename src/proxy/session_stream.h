@@ -1,6 +1,6 @@
 // One client's session stream. Requests are read one at a time: each is handed to the dispatcher in a task of the core,
 // which runs on the polling thread itself when the core is idle, and the next is read when the task is done, unless the
-// session is out of credit. Replies are written in the order in which they are made, whoever makes them.
+// session is out of credit. Replies are written by whoever makes them, the awaited ones first.
 //
 // Replies that nobody waits for stay in gRPC's buffer until one that is awaited follows, or limits::kRepliesPerFlush
 // have gathered, or limits::kReplyFlush has passed: the newest of them is kept back here, and sending it sends all.
@@ -39,13 +39,14 @@ class SessionStream : public ReplySink, public std::enable_shared_from_this<Sess
   void OnDone(bool ok);
 
   absl::Status CheckMetadata() const;
-  void Open();         // in a task
-  void Handle();       // in a task
-  void ReadNext();     // any thread
-  void End();          // any thread
-  void Pump();         // under mutex_
-  void MaybeFinish();  // under mutex_
-  void SetTimer();     // under mutex_
+  void Open();                                                           // in a task
+  void Handle();                                                         // in a task
+  void ReadNext();                                                       // any thread
+  void End();                                                            // any thread
+  void Pump();                                                           // under mutex_
+  void MaybeFinish();                                                    // under mutex_
+  size_t queued() const { return awaited_.size() + unawaited_.size(); }  // under mutex_
+  void SetTimer();                                                       // under mutex_
   void Refuse(const absl::Status& why);
 
   Counted counted_;
@@ -58,8 +59,8 @@ class SessionStream : public ReplySink, public std::enable_shared_from_this<Sess
   std::string peer_;                        // for messages
 
   std::mutex mutex_;
-  std::deque<std::pair<std::unique_ptr<xla::ifrt::proxy::IfrtResponse>, bool>> replies_;
-  int awaited_ = 0;   // of replies_
+  std::deque<std::unique_ptr<xla::ifrt::proxy::IfrtResponse>> awaited_;
+  std::deque<std::unique_ptr<xla::ifrt::proxy::IfrtResponse>> unawaited_;
   int gathered_ = 0;  // written since the last flush
   bool flush_ = false;
   bool writing_ = false;
