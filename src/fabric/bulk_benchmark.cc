@@ -1,6 +1,7 @@
 // 128 MiB from one process to another: mapped from shared memory, and streamed over loopback TCP as between machines.
 // The floor beside them is a memcpy into new shared memory.
 #include <benchmark/benchmark.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ struct Owner {
     if (pipe(fds) != 0) std::abort();
     pid = fork();
     if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       Fabric fabric;
       auto bulk = *Bulk::Create(fabric, "127.0.0.1");
       auto blob = *Blob::Create(kBytes);

@@ -2,6 +2,7 @@
 //
 //   link_benchmark            each case once: bare blocking sockets, the fabric's thread, a thread of the owner's
 #include <benchmark/benchmark.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@ struct Server {
     if (pipe(fds) != 0) std::abort();
     pid = fork();
     if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       serve(fds[1]);
       _exit(0);
     }
@@ -76,6 +78,7 @@ void BareSockets(benchmark::State& state) {
   std::promise<UniqueFd> dialed;
   Dial(loop, server.address, absl::Seconds(5), [&](absl::StatusOr<UniqueFd> fd) { dialed.set_value(*std::move(fd)); });
   const UniqueFd fd = dialed.get_future().get();
+  loop->Stop();
   char buffer[kMessageBytes] = {};
   for (auto _ : state) {
     if (send(fd.get(), buffer, sizeof(buffer), 0) < 0) std::abort();
