@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -83,6 +84,31 @@ class Cluster:
 
     def status(self) -> dict:
         return json.loads(self.parkway("status", "--json"))
+
+    def record(self) -> dict:
+        """What `parkway up` wrote down."""
+        return json.loads((Path(os.environ["XDG_STATE_HOME"]) / "parkway" / self.name / "cluster.json").read_text())
+
+    def proxy_address(self) -> str:
+        return self.record()["proxy_address"]
+
+    def transfer_directory(self) -> Path:
+        return Path(self.record()["transfers"])
+
+    def engine_pids(self) -> list[int]:
+        """The process of each host's engine, 0 while it has none."""
+        hosts = [host for one in self.status()["slices"] for host in one["hosts"]]
+        return [host["engine_pid"] if host["engine_up"] else 0 for host in hosts]
+
+    def wait_for_nothing_held(self, seconds: float = 40) -> None:
+        """Until no session and none of its bytes are left."""
+        self.wait(lambda: (s := self.status())["sessions"] == 0 and s["bytes_held"] == 0 and s["leases"], seconds)
+
+    def wait(self, condition: Callable[[], object], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{json.dumps(self.status(), indent=1)}{self.logs()}"
+            time.sleep(0.05)
 
     def pids(self) -> dict[str, int]:
         """Process of each role, as the supervisor last started it."""

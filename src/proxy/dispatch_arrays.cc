@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "ifrt/layout.h"
 #include "ifrt/strides.h"
 #include "ifrt/type_wire.h"
 #include "proxy/dispatcher.h"
@@ -17,6 +18,15 @@ namespace {
 // Strides of a buffer; empty when the client gave none. A scalar's are empty too, which means the same.
 std::vector<int64_t> Strides(const xla::ifrt::proto::ByteStrides& strides) {
   return {strides.strides().begin(), strides.strides().end()};
+}
+
+// Bytes from a client become row-major arrays; programs may have other layouts.
+absl::Status CheckLayout(const wire::MakeArrayFromHostBufferRequest& request, int rank) {
+  if (!request.has_layout()) return absl::OkStatus();
+  PARKWAY_ASSIGN_OR_RETURN(std::optional<ifrt::Layout> layout, ifrt::DecodeLayout(request.layout(), rank));
+  if (!layout.has_value() || layout->IsRowMajor()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("a host array can't be put with layout ", layout->ToString(),
+                                               ": put it as it is, and change its layout in a program"));
 }
 
 // The bytes of a dense array as a client that gave strides wants to find them.
@@ -88,6 +98,9 @@ absl::Status Dispatcher::MakeArrayFromHostBuffer(const wire::MakeArrayFromHostBu
   runtime::PendingBytesRef bytes = options_.buffers->Take(request.host_buffer_handle(), options_.executor->Now());
   absl::StatusOr<runtime::ArraySpec> spec = DecodeSpec(request.dtype(), request.shape(), request.sharding());
   if (!spec.ok()) return FailArrays({&result, 1}, spec.status());
+  if (absl::Status layout = CheckLayout(request, spec->shape.rank()); !layout.ok()) {
+    return FailArrays({&result, 1}, layout);
+  }
   return options_.session->MakeArrayFromHostBuffer(result, *spec, std::move(bytes), Strides(request.byte_strides()));
 }
 
