@@ -27,7 +27,28 @@ SessionImpl::~SessionImpl() {
   closed_(this);
 }
 
-bool SessionImpl::HasCredit() const { return operations_ < limits::kSessionOpsInFlight && bytes_held_ >= 0; }
+SessionImpl::Credit::Credit(SessionImpl* session, int64_t bytes)
+    : session_(session), alive_(session->alive_), bytes_(bytes) {
+  ++session_->operations_;
+  session_->bytes_coming_ += bytes_;
+}
+
+SessionImpl::Credit::~Credit() {
+  if (!*alive_) return;
+  SessionImpl& session = *session_;
+  --session.operations_;
+  session.bytes_coming_ -= bytes_;
+  if (session.on_credit_.empty() || session.operations_ > limits::kSessionOpsInFlight / 2) return;
+  if (!session.HasCredit()) return;
+  // Not from here: whoever lets go of a credit is in the middle of something.
+  session.core_->options.executor->Post([resumes = std::exchange(session.on_credit_, {})]() mutable {
+    for (auto& resume : resumes) resume();
+  });
+}
+
+bool SessionImpl::HasCredit() const {
+  return operations_ < limits::kSessionOpsInFlight && bytes_coming_ < limits::kSessionBytesInFlight;
+}
 
 void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
   if (HasCredit()) {
@@ -35,14 +56,6 @@ void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
   } else {
     on_credit_.push_back(std::move(resume));
   }
-}
-
-void SessionImpl::OnOperationEnded(const InFlight& entry) {
-  --operations_;
-  if (on_credit_.empty() || operations_ > limits::kSessionOpsInFlight / 2) return;
-  std::vector<absl::AnyInvocable<void()>> resumes = std::move(on_credit_);
-  on_credit_.clear();
-  for (auto& resume : resumes) resume();
 }
 
 SessionStats SessionImpl::Stats() const {
@@ -75,7 +88,6 @@ class CoreImpl : public Core {
     };
     hooks.ended = [this](uint64_t session, const InFlight& entry) {
       if (entry.context != 0) state_.contexts->LaunchEnded(entry.context, entry.error);
-      if (SessionImpl* found = Find(session)) found->OnOperationEnded(entry);
     };
     state_.engines = std::make_unique<Engines>(state_.options, std::move(hooks));
     state_.contexts = std::make_unique<Contexts>(state_.engines.get(), &state_.options.topology, [this] {

@@ -46,7 +46,8 @@ struct InFlight {
   bool launch = false;  // an error on one host is an error of every output
   std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages
   std::string fingerprint;
-  absl::Status error;  // first cause
+  absl::Status error;            // first cause
+  std::shared_ptr<void> credit;  // the session's, given back when this goes
   absl::Time started;
   absl::AnyInvocable<void(const absl::Status&)> done;
 };

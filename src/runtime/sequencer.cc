@@ -64,9 +64,10 @@ void Sequencer::Pump(uint64_t session) {
     if (verdict == Verdict::kWait) return;
     it->second.pop_front();
     if (verdict == Verdict::kIssue) {
-      head->issue(context);
+      head->issue(context, std::move(head->credit));
     } else {
       head->fail(why);
+      head->credit.reset();
     }
   }
 }

@@ -24,8 +24,9 @@ struct Operation {
   int inputs_awaited = 0;
   uint64_t awaited_context = 0;  // the last one that it waited for
   int contexts_awaited = 0;
-  // Sends it. `context`: id of the open context, or 0.
-  absl::AnyInvocable<void(uint64_t context)> issue;
+  std::shared_ptr<void> credit;  // what it takes of its session's
+  // Sends it. `context`: id of the open context, or 0. `credit` goes on to what is then in flight.
+  absl::AnyInvocable<void(uint64_t context, std::shared_ptr<void> credit)> issue;
   // It can't be done: leaves the error in what it would have made.
   absl::AnyInvocable<void(const absl::Status&)> fail;
 };

@@ -1,6 +1,7 @@
 // Arrays of a session: making them from host bytes, taking them apart and together, deleting, waiting, reading.
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/limits.h"
@@ -32,6 +33,17 @@ absl::Status SessionImpl::CheckNewHandle(Handle result) const {
   if (result == 0 || arrays_.contains(result)) {
     return absl::InvalidArgumentError(
         absl::StrCat("handle ", result, " for a new array is ", result == 0 ? "zero" : "in use"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::CheckNewHandles(absl::Span<const Handle> results) const {
+  absl::flat_hash_set<Handle> seen;
+  for (Handle result : results) {
+    PARKWAY_RETURN_IF_ERROR(CheckNewHandle(result));
+    if (results.size() > 1 && !seen.insert(result).second) {
+      return absl::InvalidArgumentError(absl::StrCat("handle ", result, " is given for two new arrays"));
+    }
   }
   return absl::OkStatus();
 }
@@ -74,18 +86,15 @@ absl::StatusOr<ArrayRecord> SessionImpl::NewRecord(const ArraySpec& spec) {
   return ArrayRecord{spec, std::make_shared<Whole>(core_->engines->NewBuffers(id_, spec, bytes)), {}};
 }
 
-void SessionImpl::Submit(HostList hosts, bool context, int inputs_awaited, absl::AnyInvocable<void(uint64_t)> issue,
+void SessionImpl::Submit(HostList hosts, bool context, int inputs_awaited, int64_t bytes, Issue issue,
                          absl::AnyInvocable<void(const absl::Status&)> fail, OperationRef* made) {
   auto operation = std::make_shared<Operation>();
+  operation->credit = std::make_shared<Credit>(this, bytes);
   operation->hosts = std::move(hosts);
   operation->context = context;
   operation->inputs_awaited = inputs_awaited;
   operation->issue = std::move(issue);
-  operation->fail = [this, fail = std::move(fail)](const absl::Status& why) mutable {
-    --operations_;
-    fail(why);
-  };
-  ++operations_;
+  operation->fail = std::move(fail);
   if (made != nullptr) *made = operation;
   core_->sequencer->Submit(id_, std::move(operation));
 }
@@ -228,7 +237,8 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
     buffers->FailAll(why);
     buffers->Settle();
   };
-  auto issue = [this, spec, buffers, whole, shared, arrived, hosts, whole_source, fail](uint64_t) mutable {
+  auto issue = [this, spec, buffers, whole, shared, arrived, hosts, whole_source, fail](uint64_t,
+                                                                                        CreditRef credit) mutable {
     std::vector<HostSource> encoded(shared->size());
     std::vector<uint64_t> offered;
     for (size_t i = 0; i < shared->size(); ++i) {
@@ -236,7 +246,6 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
       absl::StatusOr<Bytes> bytes = CheckedSource(spec, source, (*arrived)[i]);
       if (!bytes.ok()) {
         for (uint64_t id : offered) core_->options.transfers->Drop(id);
-        --operations_;
         fail(bytes.status());
         return;
       }
@@ -256,13 +265,15 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
       ops.push_back(PutFor(host, core_->options.topology, spec, buffers->id(), *shared, encoded, whole_source));
     }
     InFlight entry{.session = id_, .hosts = hosts, .outputs = {buffers}, .what = "device_put of " + DescribeSpec(spec)};
+    entry.credit = std::move(credit);
     entry.done = [transfers = core_->options.transfers, offered = std::move(offered)](const absl::Status&) {
       for (uint64_t id : offered) transfers->Drop(id);
     };
     core_->engines->IssueEach(std::move(ops), std::move(entry));
     whole.reset();
   };
-  Submit(hosts, false, static_cast<int>(shared->size()), std::move(issue), std::move(fail), &operation);
+  Submit(hosts, false, static_cast<int>(shared->size()), buffers->total_bytes(), std::move(issue), std::move(fail),
+         &operation);
   for (size_t i = 0; i < shared->size(); ++i) {
     PendingBytesRef pending = std::move((*shared)[i].bytes);
     pending->When([this, alive = alive_, executor = core_->options.executor, operation, arrived,
@@ -374,7 +385,7 @@ absl::Status SessionImpl::Assemble(Handle result, const ArraySpec& spec, absl::S
 }
 
 absl::Status SessionImpl::Disassemble(Handle array, absl::Span<const Handle> results, CopySemantics semantics) {
-  for (Handle result : results) PARKWAY_RETURN_IF_ERROR(CheckNewHandle(result));
+  PARKWAY_RETURN_IF_ERROR(CheckNewHandles(results));
   absl::StatusOr<ArrayRecord*> found = Find(array, "splitting an array into single-device arrays");
   if (!found.ok()) return FailResults(results, {}, found.status());
   ArrayRecord input = **found;  // a copy: making results may move the table
@@ -422,7 +433,7 @@ absl::Status SessionImpl::FullyReplicatedShard(Handle array, Handle result, Copy
 
 absl::Status SessionImpl::Remap(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
                                 std::vector<RemapOutput> outputs, CopySemantics semantics) {
-  for (Handle result : results) PARKWAY_RETURN_IF_ERROR(CheckNewHandle(result));
+  PARKWAY_RETURN_IF_ERROR(CheckNewHandles(results));
   std::vector<ArraySpec> specs;
   for (const RemapOutput& output : outputs) specs.push_back(output.spec);
   auto check = [&]() -> absl::Status {
@@ -595,9 +606,8 @@ void SessionImpl::Read(Handle array, absl::AnyInvocable<void(absl::StatusOr<Byte
   auto pin = record.ShardAt(shard);
   auto shared = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<Bytes>)>>(std::move(done));
   Submit(
-      {core_->options.topology.device(device).host}, false, 0,
-      [this, pin = std::move(pin), buffers, device, shared](uint64_t) mutable {
-        --operations_;
+      {core_->options.topology.device(device).host}, false, 0, 0,
+      [this, pin = std::move(pin), buffers, device, shared](uint64_t, CreditRef) mutable {
         absl::Status error = buffers->ShardError(device);
         if (!error.ok()) return (*shared)(error);
         core_->engines->Read(id_, *buffers, device, false, [shared, buffers, device](absl::StatusOr<Bytes> bytes) {

@@ -67,7 +67,6 @@ class SessionImpl : public Session {
 
   uint64_t id() const { return id_; }
   // The core's accounting.
-  void OnOperationEnded(const InFlight& entry);
   void OnBytes(int64_t freed) { bytes_held_ -= freed; }
 
  private:
@@ -77,6 +76,22 @@ class SessionImpl : public Session {
     std::vector<StatusCallback> waiters;
   };
   using FutureRef = std::shared_ptr<Future>;
+
+  // What one operation takes of the session's credit, from when it is submitted until it has ended, however it ends.
+  class Credit {
+   public:
+    Credit(SessionImpl* session, int64_t bytes);
+    ~Credit();
+    Credit(const Credit&) = delete;
+    Credit& operator=(const Credit&) = delete;
+
+   private:
+    SessionImpl* session_;
+    std::shared_ptr<bool> alive_;
+    int64_t bytes_;
+  };
+  using CreditRef = std::shared_ptr<void>;
+  using Issue = absl::AnyInvocable<void(uint64_t context, CreditRef credit)>;
 
   // A plan to move bytes between shards (session_moves.cc).
   struct Move;
@@ -88,6 +103,7 @@ class SessionImpl : public Session {
   // The array of a handle that is there and not deleted; INVALID_ARGUMENT naming `what` and the handle otherwise.
   absl::StatusOr<ArrayRecord*> Find(Handle array, absl::string_view what);
   absl::Status CheckNewHandle(Handle result) const;
+  absl::Status CheckNewHandles(absl::Span<const Handle> results) const;  // none stands twice either
   void Put(Handle result, ArrayRecord record) { arrays_.insert_or_assign(result, std::move(record)); }
   // An array of that type whose every shard has the error.
   ArrayRecord ErrorRecord(const ArraySpec& spec, const absl::Status& error);
@@ -95,7 +111,8 @@ class SessionImpl : public Session {
   absl::Status FailResults(absl::Span<const Handle> results, absl::Span<const ArraySpec> specs, absl::Status error);
   // A record of new buffers for `spec`.
   absl::StatusOr<ArrayRecord> NewRecord(const ArraySpec& spec);
-  void Submit(HostList hosts, bool context, int inputs_awaited, absl::AnyInvocable<void(uint64_t)> issue,
+  // `bytes`: what it holds of the client's until it has ended. `issue` passes the credit on to what is then in flight.
+  void Submit(HostList hosts, bool context, int inputs_awaited, int64_t bytes, Issue issue,
               absl::AnyInvocable<void(const absl::Status&)> fail, OperationRef* made = nullptr);
 
   absl::Status SubmitPut(Handle result, const ArraySpec& spec, ArrayRecord record, std::vector<HostShards> sources,
@@ -109,7 +126,7 @@ class SessionImpl : public Session {
   // type.
   absl::Status SubmitMove(const ArrayRecord& input, const ArraySpec& spec, ArrayRecord output, bool by_position,
                           bool reinterpret, std::string what);
-  void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what);
+  void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, CreditRef credit);
   absl::Status CopyOne(Handle array, Handle result, const ifrt::DeviceListPtr& devices,
                        const std::optional<std::string>& memory_kind);
   absl::Status CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec);
@@ -121,7 +138,7 @@ class SessionImpl : public Session {
   absl::Status CheckArgument(Program& program, int index, const ArrayRecord& array);
   absl::StatusOr<std::vector<ArrayRecord>> GatherArguments(Program& program, const ExecuteRequest& request);
   void Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments, std::vector<int> donated,
-              std::vector<BuffersRef> outputs, int launch_id, uint64_t context, FutureRef status);
+              std::vector<BuffersRef> outputs, int launch_id, uint64_t context, FutureRef status, CreditRef credit);
   absl::Status CheckMemory(Program& program) const;
 
   CoreState* core_;
@@ -136,7 +153,8 @@ class SessionImpl : public Session {
   Handle next_handle_ = Handle{1} << 48;
   uint64_t programs_run_ = 0;
   int64_t bytes_held_ = 0;
-  int operations_ = 0;  // submitted and not ended
+  int operations_ = 0;        // submitted and not ended
+  int64_t bytes_coming_ = 0;  // of the client's, that no engine has taken yet
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -124,16 +124,16 @@ absl::Status SessionImpl::SubmitMove(const ArrayRecord& input, const ArraySpec& 
     buffers->FailAll(why);
     buffers->Settle();
   };
-  auto issue = [this, move, buffers, keep, what = std::move(what)](uint64_t) mutable {
-    IssueMove(*move, buffers, what);
+  auto issue = [this, move, buffers, keep, what = std::move(what)](uint64_t, CreditRef credit) mutable {
+    IssueMove(*move, buffers, what, std::move(credit));
     keep.reset();
     move.reset();
   };
-  Submit(std::move(hosts), false, 0, std::move(issue), std::move(fail));
+  Submit(std::move(hosts), false, 0, 0, std::move(issue), std::move(fail));
   return absl::OkStatus();
 }
 
-void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::string& what) {
+void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, CreditRef credit) {
   const Topology& topology = core_->options.topology;
   std::vector<Op> gathers(move.target_hosts.size());
   absl::flat_hash_map<int, Release> releases;
@@ -189,6 +189,7 @@ void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::st
     }
   }
   InFlight entry{.session = id_, .outputs = {buffers}, .what = what};
+  entry.credit = std::move(credit);
   std::vector<Op> ops;
   for (size_t i = 0; i < gathers.size(); ++i) {
     if (gathers[i].gather().shards().empty()) continue;
@@ -197,7 +198,6 @@ void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::st
   }
   entry.sources = move.source_hosts;
   if (ops.empty()) {
-    --operations_;
     buffers->Settle();
     return;
   }

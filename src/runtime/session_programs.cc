@@ -101,7 +101,7 @@ absl::StatusOr<std::vector<ArrayRecord>> SessionImpl::GatherArguments(Program& p
     return absl::InvalidArgumentError(absl::StrCat(program.Describe(), " makes ", program.outputs().size(),
                                                    " results; ", request.results.size(), " handles were given"));
   }
-  for (Handle result : request.results) PARKWAY_RETURN_IF_ERROR(CheckNewHandle(result));
+  PARKWAY_RETURN_IF_ERROR(CheckNewHandles(request.results));
   std::vector<ArrayRecord> arguments;
   arguments.reserve(request.arguments.size());
   for (size_t i = 0; i < request.arguments.size(); ++i) {
@@ -180,18 +180,18 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
     if (future) Settle(*future, why);
   };
   auto issue = [this, program, arguments = *std::move(arguments), donated = std::move(donated), outputs, future,
-                launch_id = request.launch_id](uint64_t context) mutable {
-    Launch(program, std::move(arguments), std::move(donated), std::move(outputs), launch_id, context,
-           std::move(future));
+                launch_id = request.launch_id](uint64_t context, CreditRef credit) mutable {
+    Launch(program, std::move(arguments), std::move(donated), std::move(outputs), launch_id, context, std::move(future),
+           std::move(credit));
     program.reset();
   };
-  Submit(program->hosts(), program->spans_hosts(), 0, std::move(issue), std::move(fail));
+  Submit(program->hosts(), program->spans_hosts(), 0, 0, std::move(issue), std::move(fail));
   return reply;
 }
 
 void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
                          std::vector<int> donated, std::vector<BuffersRef> outputs, int launch_id, uint64_t context,
-                         FutureRef status) {
+                         FutureRef status, CreditRef credit) {
   absl::Status why;
   for (const ArrayRecord& argument : arguments) {
     if (why.ok()) why = argument.Error();
@@ -202,7 +202,6 @@ void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<Ar
   }
   if (why.ok()) why = CheckMemory(*program);
   if (!why.ok()) {
-    --operations_;
     for (const BuffersRef& output : outputs) {
       output->FailAll(why);
       output->Settle();
@@ -238,6 +237,7 @@ void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<Ar
   InFlight entry{
       .session = id_, .hosts = program->hosts(), .outputs = std::move(outputs), .context = context, .launch = true};
   entry.what = program->Describe();
+  entry.credit = std::move(credit);
   entry.fingerprint = program->compiled().fingerprint();
   entry.offered = program->offered();
   if (status) {
