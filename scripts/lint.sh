@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Formats and static checks, without changing a file. clang-tidy takes most of the time, so it looks at the sources that
-# differ from $LINT_BASE (default: origin/main, or the commit before when there is no difference); TIDY=all takes all.
+# Formats and static checks, without changing a file. clang-tidy takes most of the time, so it looks at the sources (no
+# tests, no benchmarks) that differ from $LINT_BASE (default: origin/main, or the commit before when there is no
+# difference); TIDY=all takes all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -21,7 +22,7 @@ changed_sources() {
 }
 
 if [ -f build/compile_commands.json ]; then
-  mapfile -t sources < <(changed_sources)
+  mapfile -t sources < <(changed_sources | grep -vE '_(test|benchmark)\.cc$')
   if [ ${#sources[@]} -gt 0 ]; then
     echo "clang-tidy: ${#sources[@]} sources"
     printf '%s\n' "${sources[@]}" |
