@@ -51,7 +51,10 @@ bool WaitForEnd(const ClusterPaths& paths, absl::Duration at_most) {
 
 absl::Status StopCluster(const ClusterPaths& paths) {
   const pid_t supervisor = SupervisorOf(paths);
-  if (supervisor == 0) return ReadRecord(paths).status();
+  if (supervisor == 0) {
+    RemoveRuntimeFiles(paths);  // of one that was killed
+    return ReadRecord(paths).status();
+  }
   kill(supervisor, SIGTERM);
   if (WaitForEnd(paths, kDownWait)) return absl::OkStatus();
   kill(supervisor, SIGKILL);  // its children die with it
