@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,6 +110,18 @@ class Cluster:
             assert time.monotonic() < deadline, f"{json.dumps(self.status(), indent=1)}{self.logs()}"
             time.sleep(0.05)
 
+    def wait_until_whole(self, but_not: Iterable[int] = ()) -> None:
+        """Until the lease is placed and each host has a live engine, none of them one of `but_not`."""
+
+        def whole() -> bool:
+            status = self.status()
+            hosts = [host for one in status["slices"] for host in one["hosts"]]
+            engines = [host["engine_pid"] for host in hosts if host["engine_up"] and host["alive"]]
+            placed = bool(status["leases"]) and all(lease["placed"] for lease in status["leases"])
+            return placed and len(engines) == len(hosts) > 0 and not set(engines) & set(but_not)
+
+        self.wait(whole)
+
     def pids(self) -> dict[str, int]:
         """Process of each role, as the supervisor last started it."""
         return {role["role"]: role["pid"] for role in self.status()["roles"]}
@@ -198,3 +210,21 @@ def new_cluster(binary) -> Iterator[Callable[..., Cluster]]:
     yield make
     for one in made:
         one.parkway("down", check=False)
+
+
+@pytest.fixture(scope="module")
+def own_cluster(binary) -> Iterator[Cluster]:
+    """2 slices x 1 host x 2 devices for one module, whose tests kill parts of it."""
+    own = make_cluster(binary)
+    yield own
+    own.parkway("down", check=False)
+
+
+@pytest.fixture
+def by_hand(binary, tmp_path) -> Iterator:
+    """roles.ByHand: roles with flags of the test's own."""
+    from roles import ByHand
+
+    made = ByHand(binary, tmp_path)
+    yield made
+    made.stop()
