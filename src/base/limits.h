@@ -102,6 +102,7 @@ inline constexpr int kMaxNameBytes = 512;  // a worker's name, a slice's, an own
 
 // ---- The core ------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHostReturnWait = absl::Seconds(15);  // for an engine that is being started again
+inline constexpr absl::Duration kEvictionDrain = absl::Seconds(2);    // for others' work on an engine that is to go
 inline constexpr absl::Duration kEvictionCopies = absl::Seconds(30);  // to copy arrays off an engine that is to go
 inline constexpr int kCrashesUntilRefused = 2;                        // of an engine, by one program
 inline constexpr int kContextAttempts = 3;                            // to open one for an operation

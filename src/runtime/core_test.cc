@@ -409,6 +409,42 @@ TEST_F(CoreTest, AnEndlessProgramOfADeadSessionIsEvictedAndOthersKeepTheirArrays
   EXPECT_EQ(WaitFor({1}), absl::OkStatus());
 }
 
+TEST_F(CoreTest, AnEvictionWaitsAWhileForTheWorkOfOthers) {
+  Start({{"cpu", 1, 1}});
+  auto other = std::move(session);
+  session = fixture->core->OpenSession("dead");
+  Handle program = Compile("endless", 0, 1, {8}, {0}, false);
+  ASSERT_TRUE(Execute(program, {}, {10}).ok());
+  std::swap(session, other);
+  other.reset();
+  Run();
+  PutOn(1, 0);
+  fixture->executor.Advance(limits::kEndlessProgramGrace);
+  EXPECT_TRUE(engine(0).control.empty());
+  fixture->Done(0, engine(0).Of(Op::kPut)[0]->seq());
+  fixture->executor.Advance(limits::kEvictionDrain / 2);
+  ASSERT_EQ(engine(0).control.size(), 1u);
+  EXPECT_EQ(engine(0).control[0].kind_case(), Op::kRead);
+}
+
+TEST_F(CoreTest, AnEvictionDoesNotWaitForWhatIsStuckBehindTheProgram) {
+  Start({{"cpu", 1, 1}});
+  auto other = std::move(session);
+  session = fixture->core->OpenSession("dead");
+  Handle program = Compile("endless", 0, 1, {8}, {0}, false);
+  ASSERT_TRUE(Execute(program, {}, {10}).ok());
+  std::swap(session, other);
+  other.reset();
+  Run();
+  PutOn(1, 0);
+  fixture->executor.Advance(limits::kEndlessProgramGrace + limits::kEvictionDrain);
+  ASSERT_EQ(fixture->restarts.size(), 1u);
+  fixture->Down(0, "restarted", true);
+  auto status = WaitFor({1});
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(CoreTest, ADeadSessionLeavesNothing) {
   Start({{"cpu", 1, 1}});
   PutOn(1, 0);

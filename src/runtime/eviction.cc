@@ -1,5 +1,6 @@
 #include "runtime/eviction.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,11 @@
 #include "base/limits.h"
 
 namespace parkway::runtime {
+namespace {
+
+constexpr absl::Duration kDrainPeriod = absl::Milliseconds(20);  // between looks at what is still in flight
+
+}  // namespace
 
 void Eviction::OnSessionClosed(uint64_t session) {
   if (!core_->engines->HasLaunches(session)) return;
@@ -21,6 +27,22 @@ void Eviction::Start(uint64_t session, int host) {
   Host& state = hosts_[host];
   state.incarnation = core_->engines->incarnation(host);
   core_->engines->Pause(host);
+  Drain(session, host, core_->options.executor->Now() + limits::kEvictionDrain);
+}
+
+void Eviction::Drain(uint64_t session, int host, absl::Time until) {
+  if (!hosts_.contains(host)) return;  // it went down by itself
+  const std::vector<const InFlight*> in_flight = core_->engines->InFlightOn(host);
+  const bool others =
+      std::any_of(in_flight.begin(), in_flight.end(), [&](const InFlight* entry) { return entry->session != session; });
+  if (!others || core_->options.executor->Now() >= until) return CopyOut(session, host);
+  core_->options.executor->After(kDrainPeriod, [this, session, host, until, alive = alive_] {
+    if (*alive) Drain(session, host, until);
+  });
+}
+
+void Eviction::CopyOut(uint64_t session, int host) {
+  Host& state = hosts_[host];
   std::vector<std::pair<BuffersRef, int>> wanted;
   core_->engines->ForEachBuffers([&](Buffers& buffers) {
     if (buffers.session() == session || !buffers.on_engines || buffers.donated || !buffers.settled()) return;

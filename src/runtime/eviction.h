@@ -1,7 +1,8 @@
 // A program that never ends must not hold a host for ever. When its session is gone and it still runs after
 // limits::kEndlessProgramGrace, the arrays of other sessions on its hosts are copied out, the engines are started
 // again, and the copies are put back under the same ids; nobody but the dead session loses an array that was ready and
-// could be copied within limits::kEvictionCopies. Launches of others that were queued behind it fail with ABORTED.
+// could be copied within limits::kEvictionCopies. Launches of others that are queued behind it, and so don't end within
+// limits::kEvictionDrain, fail with ABORTED.
 //
 // Owned by the core; used inside tasks of its executor only.
 #pragma once
@@ -41,6 +42,9 @@ class Eviction {
   };
 
   void Start(uint64_t session, int host);
+  // What others have in flight there gets until then to end.
+  void Drain(uint64_t session, int host, absl::Time until);
+  void CopyOut(uint64_t session, int host);
   void Restart(int host);
 
   CoreState* core_;
