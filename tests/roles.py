@@ -47,9 +47,9 @@ class ByHand:
         port = f"--server_port={self.worker_ports[index]}"
         return self.start(f"worker-{index}", "server", port, "--bind_address=127.0.0.1", self.to_manager, *flags)
 
-    def proxy(self, *flags: str) -> subprocess.Popen:
+    def proxy(self, *flags: str, name: str = "proxy") -> subprocess.Popen:
         port, slices = f"--server_port={self.proxy_port}", "--virtual_slices=cpu:1x2,cpu:1x2"
-        return self.start("proxy", "proxy_server", port, "--bind_address=127.0.0.1", self.to_manager, slices, *flags)
+        return self.start(name, "proxy_server", port, "--bind_address=127.0.0.1", self.to_manager, slices, *flags)
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
