@@ -275,6 +275,18 @@ bool Sharding::Equivalent(const Sharding& other, const Shape& shape) const {
   return true;
 }
 
+bool Sharding::Fits(const Sharding& other, const Shape& shape) const {
+  if (Equivalent(other, shape)) return true;
+  if (kind_ != Kind::kConcrete && kind_ != Kind::kConcreteEven) return false;
+  if (!devices_->SameSet(*other.devices_)) return false;
+  for (int i = 0; i < num_shards(); ++i) {
+    absl::StatusOr<Shape> mine = ShardShape(shape, i);
+    absl::StatusOr<Shape> wanted = other.ShardShape(shape, *other.devices_->Position(devices_->id(i)));
+    if (!mine.ok() || !wanted.ok() || !(*mine == *wanted)) return false;
+  }
+  return true;
+}
+
 absl::StatusOr<ShardingPtr> Sharding::With(DeviceListPtr devices, MemoryKind memory) const {
   if (devices == nullptr || devices->size() != num_shards()) {
     return Invalid(

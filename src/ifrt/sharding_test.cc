@@ -189,6 +189,22 @@ TEST(Sharding, ConcreteAndOpaque) {
   EXPECT_FALSE(opaque->ShardShape(S({4})).ok());
 }
 
+TEST(Sharding, ConcreteFitsWhatItsShardsFit) {
+  ShardingPtr halves = *Sharding::Tiled(Devices(4), *TileAssignment::Iota({2, 2}), {Subgroup::kReplicated});
+  ShardingPtr even = *Sharding::ConcreteEven(Devices(4), S({4}), S({2}), false);
+  EXPECT_TRUE(even->Fits(*halves, S({4})));
+  EXPECT_FALSE(even->Equivalent(*halves, S({4})));
+  EXPECT_FALSE(halves->Fits(*even, S({4})));
+  EXPECT_FALSE(even->Fits(**Sharding::Replicated(Devices(4)), S({4})));
+  EXPECT_FALSE(even->Fits(*Iota(Devices(4, 4), {2, 2}, {4}, {0}, {Subgroup::kReplicated}), S({4})));
+  EXPECT_TRUE(
+      (*Sharding::ConcreteEven(Devices(4), S({4}), S({4}), false))->Fits(**Sharding::Replicated(Devices(4)), S({4})));
+  // Uneven: which device has the short one matters.
+  ShardingPtr thirds = *Sharding::Tiled(Devices(3), *TileAssignment::Iota({3}), {});
+  EXPECT_TRUE((*Sharding::Concrete(Devices(3), S({5}), {S({2}), S({2}), S({1})}))->Fits(*thirds, S({5})));
+  EXPECT_FALSE((*Sharding::Concrete(Devices(3), S({5}), {S({1}), S({2}), S({2})}))->Fits(*thirds, S({5})));
+}
+
 TEST(Sharding, EqualOnesAreOneObject) {
   EXPECT_EQ(*Sharding::Replicated(Devices(4)), *Sharding::Replicated(Devices(4)));
   EXPECT_NE(*Sharding::Replicated(Devices(4)), *Sharding::Replicated(Devices(4), "pinned_host"));

@@ -82,7 +82,7 @@ absl::Status SessionImpl::CheckArgument(Program& program, int index, const Array
                                                    ifrt::Name(parameter.dtype), parameter.shape.ToString()));
   }
   if (array.spec.sharding == parameter.accepted) return absl::OkStatus();
-  if (!array.spec.sharding->Equivalent(*parameter.sharding, parameter.shape)) {
+  if (!array.spec.sharding->Fits(*parameter.sharding, parameter.shape)) {
     return absl::InvalidArgumentError(absl::StrCat(
         program.Describe(), ": argument ", index, " (", DescribeSpec(array.spec), ") lies on devices ",
         array.spec.sharding->devices()->ToString(), " as ", array.spec.sharding->ToString(), ", but the program takes ",
