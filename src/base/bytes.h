@@ -1,7 +1,11 @@
 // Array bytes move through Parkway without being copied at each door. `Bytes` is a read-only view and whatever keeps it
 // alive: a heap string, a mapped shared-memory block, an engine's own buffer. Blob is a block of shared memory (a
-// memfd, 64-byte aligned, zero-filled, gone with its last user, also after kill -9), which other processes of the same
-// user on the same machine map by its local path. Both may be used by any thread.
+// memfd, 64-byte aligned, gone with its last user, also after kill -9), which other processes of the same user on the
+// same machine map by its local path. Both may be used by any thread.
+//
+// Fresh pages cost several times as much as the copy into them. So a process keeps the large blocks that it has done
+// with (limits::kWarmBlockBytes) and writes on one of them once nobody else has it open. Nothing has to be told for
+// that: the kernel knows (a write lease is granted on no file that others have open), also when they were killed.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +31,14 @@ struct Bytes {
 
 class Blob {
  public:
-  // RESOURCE_EXHAUSTED when the machine has no shared memory left for `size` bytes.
+  // Zero-filled. RESOURCE_EXHAUSTED when the machine has no shared memory left for `size` bytes.
   static absl::StatusOr<std::shared_ptr<Blob>> Create(size_t size);
-  // Maps an existing block or file read-only; FAILED_PRECONDITION when it is gone or its size is not `size`. The result
-  // has a local path of this process's own, so that the bytes can be handed on after their maker ended or the file was
-  // deleted.
+  // The same with any content, perhaps that of another session: the caller writes every byte before it shares the
+  // block.
+  static absl::StatusOr<std::shared_ptr<Blob>> CreateForOverwrite(size_t size);
+  // Maps an existing block or file read-only; FAILED_PRECONDITION when it is gone, in use for other bytes by
+  // now, or its size is not `size`. The result has a local path of this process's own, so that the bytes can be handed
+  // on after their maker ended or the file was deleted.
   static absl::StatusOr<Bytes> Map(const std::string& local_path, size_t size);
   ~Blob();
   Blob(const Blob&) = delete;
@@ -43,6 +50,7 @@ class Blob {
   static Bytes Share(const std::shared_ptr<Blob>& self);
 
  private:
+  friend class WarmBlocks;
   Blob(int fd, uint8_t* data, size_t size) : fd_(fd), data_(data), size_(size) {}
   int fd_;
   uint8_t* data_;

@@ -430,7 +430,7 @@ absl::StatusOr<Bytes> HostImpl::CopyForExport(const Piece& piece, const Export& 
   const bool whole = box == WholeOf(type);
   if (whole && !bytes.local_path.empty()) return bytes;
   const Type part{type.dtype, box.size};
-  PARKWAY_ASSIGN_OR_RETURN(const std::shared_ptr<Blob> blob, Blob::Create(DenseBytes(part)));
+  PARKWAY_ASSIGN_OR_RETURN(const std::shared_ptr<Blob> blob, Blob::CreateForOverwrite(DenseBytes(part)));
   if (whole) {
     std::memcpy(blob->data(), bytes.data, bytes.size);
   } else {
@@ -499,7 +499,7 @@ void HostImpl::AnswerRead(uint64_t read, absl::StatusOr<Bytes> bytes) {
 void HostImpl::OfferRead(uint64_t read, const Bytes& bytes) {
   absl::StatusOr<Bytes> offered = bytes;
   if (bytes.local_path.empty()) {
-    absl::StatusOr<std::shared_ptr<Blob>> blob = Blob::Create(bytes.size);
+    absl::StatusOr<std::shared_ptr<Blob>> blob = Blob::CreateForOverwrite(bytes.size);
     if (blob.ok()) std::memcpy((*blob)->data(), bytes.data, bytes.size);
     offered = blob.ok() ? absl::StatusOr<Bytes>(Blob::Share(*blob)) : blob.status();
   }

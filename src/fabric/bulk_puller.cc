@@ -62,7 +62,7 @@ absl::StatusOr<uint8_t*> BulkOwner::Place(const BulkHeader& header) {
     return absl::InvalidArgumentError("a transfer brought more bytes than it has");
   }
   if (first) {
-    auto blob = Blob::Create(pulling.size);
+    auto blob = Blob::CreateForOverwrite(pulling.size);
     if (!blob.ok()) {
       GiveUp(header.tag, blob.status());
       return nullptr;

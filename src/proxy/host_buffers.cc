@@ -204,7 +204,7 @@ absl::Status StoreWriter::Append(const uint8_t* data, size_t size) {
     small_.append(reinterpret_cast<const char*>(data), size);
   } else {
     if (blob_ == nullptr) {
-      PARKWAY_ASSIGN_OR_RETURN(blob_, Blob::Create(size_));
+      PARKWAY_ASSIGN_OR_RETURN(blob_, Blob::CreateForOverwrite(size_));
     }
     std::memcpy(blob_->data() + written_, data, size);
   }

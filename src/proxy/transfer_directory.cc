@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "absl/cleanup/cleanup.h"
@@ -15,15 +16,16 @@
 namespace parkway::proxy {
 namespace {
 
-// True when nobody has the file open for writing: the kernel grants a read lease on no other.
+// True when nobody has the file open for writing: the kernel grants a read lease on no other. A writer that comes in
+// this moment breaks the lease; the signal for that must not be SIGIO, which ends a process.
 bool HasNoWriter(int fd) {
-  if (fcntl(fd, F_SETLEASE, F_RDLCK) != 0) return false;
+  if (fcntl(fd, F_SETSIG, SIGURG) != 0 || fcntl(fd, F_SETLEASE, F_RDLCK) != 0) return false;
   fcntl(fd, F_SETLEASE, F_UNLCK);
   return true;
 }
 
 absl::StatusOr<Bytes> Copy(int fd, int64_t size) {
-  PARKWAY_ASSIGN_OR_RETURN(std::shared_ptr<Blob> blob, Blob::Create(size));
+  PARKWAY_ASSIGN_OR_RETURN(std::shared_ptr<Blob> blob, Blob::CreateForOverwrite(size));
   for (int64_t done = 0; done < size;) {
     const ssize_t n = pread(fd, blob->data() + done, size - done, done);
     if (n < 0 && errno == EINTR) continue;
