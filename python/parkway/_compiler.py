@@ -54,6 +54,9 @@ class _Refused(Exception):
 def _register_custom_calls():
     for name, function, api_version in lapack.registrations()["cpu"]:
         xla_client.register_custom_call_target(name, function, "cpu", api_version)
+    # A batch of matrices that is sharded stays so: without this XLA gathers it on every device first.
+    for name in lapack.batch_partitionable_targets():
+        xla_client.register_custom_call_as_batch_partitionable(name)
     xla_client.register_custom_call_handler("cpu", _jax.register_custom_call_target)
     xla_client.register_custom_type_handler("cpu", _jax.register_custom_type)
 

@@ -128,6 +128,8 @@ def main(directory):
         _write(directory, f"replicas{count}", _parse(text), replicas=count)
     qr = jax.jit(jnp.linalg.qr)
     _write(directory, "lapack", _module(qr, jnp.ones((4, 4))))
+    batched = jax.jit(jnp.linalg.qr, in_shardings=NamedSharding(line, P("a")))
+    _write(directory, "lapack_batched", _module(batched, jnp.ones((8, 4, 4))), partitions=4)
     narrow = jax.jit(lambda x, y: (x.astype(jnp.float8_e8m0fnu), y.astype(jnp.int4), x > 0, x + 1j))
     _write(directory, "narrow", _module(narrow, jnp.ones(4), jnp.ones(4, jnp.uint4)))
     crashing = jax.jit(lambda x, y: jnp.concatenate([x, y]))  # a CHECK in XLA's CPU emitter fails

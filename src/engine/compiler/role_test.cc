@@ -29,6 +29,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 using Kind = xla::ifrt::DTypeProto;
 
@@ -221,6 +222,13 @@ TEST_F(RoleTest, LinearAlgebra) {
   // The first entry of Q and of R, of arange(16) as 4x4.
   const std::string out = Run(*program, 1, "4,4");
   EXPECT_THAT(out, HasSubstr("-14.9666"));
+}
+
+TEST_F(RoleTest, ShardedBatchesOfMatricesAreNotGathered) {
+  auto program = Compile(Job("lapack_batched", 4));
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_THAT(program->text(), HasSubstr("lapack_sgeqrf_ffi"));
+  EXPECT_THAT(program->text(), Not(HasSubstr("all-gather")));
 }
 
 TEST_F(RoleTest, NarrowTypesTokensAndNoOutputs) {
