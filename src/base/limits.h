@@ -26,8 +26,8 @@ inline constexpr absl::Duration kHostBufferStall =
 inline constexpr int64_t kUnclaimedHostBytes =
     int64_t{64} << 30;  // of one session's host buffers that no request named yet, and of those read and not fetched
 inline constexpr int kMaxQueuedReplies = 1 << 14;                     // of one session; more stops reading its requests
-inline constexpr int kRepliesPerFlush = 64;                           // that may be held back together
-inline constexpr absl::Duration kReplyFlush = absl::Milliseconds(1);  // for replies that nobody waits for
+inline constexpr size_t kRepliesPerFlush = 64;                        // that may be held back together
+inline constexpr absl::Duration kReplyFlush = absl::Milliseconds(3);  // for replies that nobody waits for
 inline constexpr size_t kLookupChunkBytes = size_t{4} << 20;          // one message of a host buffer that is read
 inline constexpr size_t kLookupOneMessageBytes = 256 << 10;           // buffers this small go out with their status
 inline constexpr absl::Duration kClientKeepalive = absl::Seconds(10);  // a client's machine that vanished is noticed
@@ -65,12 +65,13 @@ inline constexpr size_t kMaxHelloBytes = 64 << 10;  // what such a connection ma
 inline constexpr absl::Duration kHelloWait = absl::Seconds(5);  // and how long it may take
 inline constexpr absl::Duration kEngineUnclaimed =
     absl::Seconds(120);  // an engine that no proxy calls for so long exits
-inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(1);  // for events that nobody waits for
-inline constexpr int kXlaPoolThreads = 16;                                // of each pool of a CPU client
-inline constexpr int kEngineWaiters = 256;                                // threads that wait for launches to end
-inline constexpr absl::Duration kDropDelay = absl::Microseconds(200);     // dropped arrays are freed within so long
-inline constexpr absl::Duration kCutPeriod = absl::Milliseconds(5);       // between cuts of a context that closes
-inline constexpr absl::Duration kSlowClose = absl::Seconds(5);            // after so long a closing context is reported
+inline constexpr absl::Duration kInlineLaunchPause = absl::Milliseconds(5);  // that a quick launch may be kept waiting
+inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(50);    // for events that nobody waits for
+inline constexpr int kXlaPoolThreads = 16;                                   // of each pool of a CPU client
+inline constexpr int kEngineWaiters = 256;                                   // threads that wait for launches to end
+inline constexpr absl::Duration kDropDelay = absl::Microseconds(200);        // dropped arrays are freed within so long
+inline constexpr absl::Duration kCutPeriod = absl::Milliseconds(5);          // between cuts of a context that closes
+inline constexpr absl::Duration kSlowClose = absl::Seconds(5);  // after so long a closing context is reported
 
 // ---- Health -------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);

@@ -2,6 +2,7 @@
 // over.
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,12 @@ namespace {
 
 constexpr auto kPromised = Slot::State::kPromised;
 constexpr int kQuickNeededAtMost = 1024;
+
+absl::Duration ThreadCpuTime() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return absl::DurationFromTimespec(now);
+}
 
 // Learns from how long a launch took to return whether the next may run on the reading thread.
 void Learn(LoadedProgram& program, absl::Duration took) {
@@ -360,14 +367,17 @@ void HostImpl::RunLaunch(const ContextEntryRef& context, const ItemRef& item) {
   absl::StatusOr<LaunchResult> result = LaunchResult();
   if (!failed.ok()) result = failed;
   const auto start = std::chrono::steady_clock::now();
+  const absl::Duration cpu_start = ThreadCpuTime();
   if (failed.ok()) {
     result = engine_.Launch(
         *executable, arguments, donated,
         [self = shared_from_this(), context, item](absl::Status status) { self->OnLaunchEnd(context, item, status); });
   }
-  const auto took = std::chrono::steady_clock::now() - start;
+  const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);
+  // A launch that only lost its processor for a while counts by what it computed.
+  const absl::Duration worked = ThreadCpuTime() - cpu_start;
   arguments.clear();
-  FinishLaunchCall(context, item, std::move(result), lost, absl::FromChrono(took));
+  FinishLaunchCall(context, item, std::move(result), lost, took <= limits::kInlineLaunchPause ? worked : took);
 }
 
 // ---- After the launch ----------------------------------------------------------------------------------------------

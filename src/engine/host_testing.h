@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/status_wire.h"
 #include "engine/host.h"
 #include "engine/host_runner.h"
@@ -202,7 +203,7 @@ class Cluster {
   // Until nothing moves; delayed events come out too.
   void Settle() {
     executor.RunUntilIdle();
-    executor.Advance(absl::Milliseconds(2));
+    executor.Advance(2 * limits::kLazyEventDelay);
     executor.RunUntilIdle();
   }
 

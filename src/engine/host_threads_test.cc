@@ -55,10 +55,10 @@ TEST(EventSenderTest, LazyEventsRideAlongOrGoABitLater) {
   sender->Emit([](Events& events) { events.add_done(4); });
   ASSERT_EQ(sent.size(), 2);
   EXPECT_EQ(sent[1].done_size(), 3);
-  clock.Advance(absl::Milliseconds(5));
+  clock.Advance(limits::kLazyEventDelay);
   EXPECT_EQ(sent.size(), 2);
   sender->EmitLazily([](Events& events) { events.add_done(5); });
-  clock.Advance(absl::Milliseconds(5));
+  clock.Advance(limits::kLazyEventDelay);
   EXPECT_EQ(sent.size(), 3);
   sender->Stop();
   sender->Emit([](Events& events) { events.add_done(6); });

@@ -40,6 +40,7 @@ class Server final : public GrpcServer, private Tag {
     server_->Shutdown(std::chrono::system_clock::now());  // cancels what is under way
     context_.calls.WaitForNone();
     sweep_.Cancel();
+    context_.flushes.Stop();
     queue_->Shutdown();
     thread_.join();
   }
@@ -65,6 +66,7 @@ class Server final : public GrpcServer, private Tag {
     builder.RegisterService(&context_.service);
     queue_ = builder.AddCompletionQueue();
     context_.queue = queue_.get();
+    context_.flushes.Start(queue_.get());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
       queue_->Shutdown();
@@ -89,7 +91,13 @@ class Server final : public GrpcServer, private Tag {
   void Poll() {
     void* tag = nullptr;
     bool ok = false;
-    while (queue_->Next(&tag, &ok)) static_cast<Tag*>(tag)->Run(ok);
+    context_.flushes.SetPoller();
+    while (true) {
+      const auto next = queue_->AsyncNext(&tag, &ok, context_.flushes.Next());
+      if (next == grpc::CompletionQueue::SHUTDOWN) return;
+      if (next == grpc::CompletionQueue::GOT_EVENT) static_cast<Tag*>(tag)->Run(ok);
+      context_.flushes.FlushDue();
+    }
   }
 
   // Looks for host buffers that don't come, several times in the time that they have.

@@ -11,6 +11,7 @@
 #include "base/executor.h"
 #include "base/limits.h"
 #include "proto/ifrt/grpc_ifrt_service.grpc.pb.h"
+#include "proxy/flush_queue.h"
 #include "proxy/host_buffers.h"
 #include "proxy/transfer_directory.h"
 #include "proxy/version.h"
@@ -55,6 +56,7 @@ struct ServiceContext {
   HostBufferTable buffers;
   std::atomic<int> sessions{0};
   CallCount calls;
+  FlushQueue flushes;
 };
 
 // A member of each call, before all others, so that it is the last to go.

@@ -115,36 +115,21 @@ void SessionStream::Send(std::unique_ptr<wire::IfrtResponse> response, bool awai
 }
 
 void SessionStream::Pump() {
-  if (writing_ || ended_) return;
-  // What is awaited goes first, so that it waits for no other write to complete: replies have no order.
-  std::unique_ptr<wire::IfrtResponse> reply;
-  grpc::WriteOptions options;
-  if (!awaited_.empty()) {
-    reply = std::move(awaited_.front());
-    awaited_.pop_front();
-    if (!awaited_.empty()) options.set_buffer_hint();
-  } else if (!unawaited_.empty()) {
-    // The newest is kept back, so that there is something to flush with.
-    const bool last = unawaited_.size() == 1;
-    const bool full = gathered_ >= limits::kRepliesPerFlush;
-    if (last && !flush_ && !full) return SetTimer();
-    reply = std::move(unawaited_.front());
-    unawaited_.pop_front();
-    if (last) flush_ = false;
-    if (!last && !full) options.set_buffer_hint();
-  } else {
+  if (writing_ || ended_ || queued() == 0) return;
+  const bool awaited = !awaited_.empty();
+  if (!awaited && !flush_ && unawaited_.size() < limits::kRepliesPerFlush) {
+    if (!std::exchange(flush_set_, true)) context_.flushes.Add(shared_from_this());
     return;
   }
-  gathered_ = options.get_buffer_hint() ? gathered_ + 1 : 0;
+  flush_ = flush_ || !awaited;
+  auto& replies = awaited ? awaited_ : unawaited_;
+  std::unique_ptr<wire::IfrtResponse> reply = std::move(replies.front());
+  replies.pop_front();
+  grpc::WriteOptions options;
+  if (!replies.empty() && (awaited || flush_)) options.set_buffer_hint();  // the next one takes it along
+  flush_ = flush_ && !unawaited_.empty();
   writing_ = true;
   stream_.Write(*reply, options, written_op_.Arm(shared_from_this()));
-}
-
-void SessionStream::SetTimer() {
-  if (timer_set_) return;
-  timer_set_ = true;
-  timer_.Set(context_.queue, std::chrono::system_clock::now() + absl::ToChronoMicroseconds(limits::kReplyFlush),
-             timer_op_.Arm(shared_from_this()));
 }
 
 void SessionStream::OnWritten(bool ok) {
@@ -164,11 +149,10 @@ void SessionStream::OnWritten(bool ok) {
   if (read) ReadNext();
 }
 
-void SessionStream::OnFlushTimer(bool ok) {
+void SessionStream::Flush() {
   std::lock_guard lock(mutex_);
-  timer_set_ = false;
-  if (unawaited_.empty()) return;
-  flush_ = true;
+  flush_set_ = false;
+  flush_ = !unawaited_.empty();
   Pump();
 }
 

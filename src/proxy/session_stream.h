@@ -2,13 +2,11 @@
 // which runs on the polling thread itself when the core is idle, and the next is read when the task is done, unless the
 // session is out of credit. Replies are written by whoever makes them, the awaited ones first.
 //
-// Replies that nobody waits for stay in gRPC's buffer until one that is awaited follows, or limits::kRepliesPerFlush
-// have gathered, or limits::kReplyFlush has passed: the newest of them is kept back here, and sending it sends all.
+// Replies that nobody waits for are kept until limits::kRepliesPerFlush of them have gathered or limits::kReplyFlush
+// has passed, and then go out together. Clients take replies in any order.
 //
 // The session ends when the stream does, whether the client said so, died or vanished.
 #pragma once
-
-#include <grpcpp/alarm.h>
 
 #include <deque>
 #include <memory>
@@ -21,7 +19,7 @@
 
 namespace parkway::proxy {
 
-class SessionStream : public ReplySink, public std::enable_shared_from_this<SessionStream> {
+class SessionStream : public ReplySink, public Flushable, public std::enable_shared_from_this<SessionStream> {
  public:
   // Waits for the next client; each one that comes is followed by another wait.
   static void Accept(ServiceContext& context);
@@ -29,12 +27,12 @@ class SessionStream : public ReplySink, public std::enable_shared_from_this<Sess
 
   // Any thread.
   void Send(std::unique_ptr<xla::ifrt::proxy::IfrtResponse> response, bool awaited) override;
+  void Flush() override;
 
  private:
   void OnAccepted(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
-  void OnFlushTimer(bool ok);
   void OnFinished(bool ok) {}
   void OnDone(bool ok);
 
@@ -46,7 +44,6 @@ class SessionStream : public ReplySink, public std::enable_shared_from_this<Sess
   void Pump();                                                           // under mutex_
   void MaybeFinish();                                                    // under mutex_
   size_t queued() const { return awaited_.size() + unawaited_.size(); }  // under mutex_
-  void SetTimer();                                                       // under mutex_
   void Refuse(const absl::Status& why);
 
   Counted counted_;
@@ -61,21 +58,18 @@ class SessionStream : public ReplySink, public std::enable_shared_from_this<Sess
   std::mutex mutex_;
   std::deque<std::unique_ptr<xla::ifrt::proxy::IfrtResponse>> awaited_;
   std::deque<std::unique_ptr<xla::ifrt::proxy::IfrtResponse>> unawaited_;
-  int gathered_ = 0;  // written since the last flush
-  bool flush_ = false;
+  bool flush_ = false;      // the unawaited are on their way
+  bool flush_set_ = false;  // they will be
   bool writing_ = false;
-  bool timer_set_ = false;
   bool reading_ = false;
   bool read_later_ = false;  // as soon as replies have gone out
   bool ended_ = false;       // nothing is read or written any more
   bool finished_ = false;
   absl::Status end_status_;
-  grpc::Alarm timer_;
 
   Op<SessionStream, &SessionStream::OnAccepted> accepted_op_;
   Op<SessionStream, &SessionStream::OnRead> read_op_;
   Op<SessionStream, &SessionStream::OnWritten> written_op_;
-  Op<SessionStream, &SessionStream::OnFlushTimer> timer_op_;
   Op<SessionStream, &SessionStream::OnFinished> finished_op_;
   Op<SessionStream, &SessionStream::OnDone> done_op_;
 };
