@@ -11,6 +11,7 @@
 #include <limits>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -88,6 +89,19 @@ std::string AddressTowards(const std::string& target) {
   }
   freeaddrinfo(found);
   return address;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
+std::string CpuFeatures() {
+  std::ifstream cpus("/proc/cpuinfo");
+  for (std::string line; std::getline(cpus, line);) {
+    if (absl::StartsWith(line, "flags") || absl::StartsWith(line, "Features")) return line.substr(line.find(':') + 1);
+  }
+  return "";
 }
 
 void RaiseOpenFileLimit() {

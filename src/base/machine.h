@@ -18,6 +18,12 @@ int64_t AvailableMemoryBytes();
 // resolved or reached.
 std::string AddressTowards(const std::string& target);
 
+// What this machine calls itself; "localhost" where it has no name.
+std::string HostName();
+
+// The features of its processors as the kernel names them, on which generated code depends; empty when unknown.
+std::string CpuFeatures();
+
 // Lets this process open as many files as it may; each block of shared memory is one.
 void RaiseOpenFileLimit();
 

@@ -22,8 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-extern char** environ;
-
 namespace parkway {
 
 struct Subprocess::Child {
@@ -178,10 +176,17 @@ class Keeper {
       return absl::UnavailableError(
           absl::ErrnoToStatus(failed ? error : fork_error, absl::StrCat("can't start ", image.path)).message());
     }
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    if (pidfd < 0) {  // no descriptor is left: nobody would hear of its end
+      const int pidfd_error = errno;
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+      return absl::UnavailableError(
+          absl::ErrnoToStatus(pidfd_error, absl::StrCat("can't watch ", image.path)).message());
+    }
     auto child = std::make_shared<Child>();
     child->pid = pid;
-    child->pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-    PCHECK(child->pidfd >= 0) << "pidfd_open";
+    child->pidfd = pidfd;
     fcntl(child->pidfd, F_SETFD, FD_CLOEXEC);
     child->die_with_parent = image.die_with_parent;
     child->exited = std::move(exited);

@@ -37,7 +37,6 @@ std::optional<int> Begin(const std::string& role, FlagSet& flags, const CommandA
     std::fprintf(stderr, "%s\n", std::string(parsed.message()).c_str());
     return kWrongFlags;
   }
-  FLAGS_log_year_in_prefix = false;  // "I1101 04:51:41.967764", which tools look for
   InitLogging(role, log_dir);
   RaiseOpenFileLimit();
   LOG(INFO) << "argv[0]: 'parkway " << role << "'";

@@ -221,7 +221,7 @@ absl::StatusOr<std::string> HostImpl::MemoryKind(const std::string& kind) const 
   return kind;
 }
 
-absl::StatusOr<SlotRef> HostImpl::Find(Turn& turn, uint64_t array) {
+absl::StatusOr<SlotRef> HostImpl::Find(Turn& /*turn*/, uint64_t array) {
   auto it = arrays_.find(array);
   if (it == arrays_.end()) {
     return absl::InvalidArgumentError(
@@ -242,7 +242,7 @@ absl::StatusOr<Piece> HostImpl::FindShard(Turn& turn, const ShardRef& ref) {
   return Piece{*std::move(slot), *device};
 }
 
-absl::StatusOr<SlotRef> HostImpl::Promise(Turn& turn, uint64_t array, std::vector<int> devices,
+absl::StatusOr<SlotRef> HostImpl::Promise(Turn& /*turn*/, uint64_t array, std::vector<int> devices,
                                           std::string memory_kind) {
   if (array == 0) return absl::InvalidArgumentError("an operation names array 0 as its result, which is none");
   if (stopped_) return absl::CancelledError("this engine's lease has ended");
@@ -285,7 +285,7 @@ void HostImpl::Unuse(Turn& turn, Slot& slot) {
   turn.Then(slot.on_unused);
 }
 
-absl::StatusOr<ArrayRef> HostImpl::Shard(Turn& turn, const Slot& slot, int device) const {
+absl::StatusOr<ArrayRef> HostImpl::Shard(Turn& /*turn*/, const Slot& slot, int device) const {
   if (slot.state == Slot::State::kFailed) return slot.error;
   for (const auto& [faulty, status] : slot.faults) {
     if (faulty == device) return status;

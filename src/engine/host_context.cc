@@ -159,7 +159,7 @@ void HostImpl::LoadWhenReady(Turn& turn, const LoadedRef& loaded, const ProgramR
   if (!program->bytes->ok()) return FinishLoad(turn, *loaded, program->bytes->status());
   loaded->spec.program = **program->bytes;
   loaded->spec.context = context->ref;
-  turn.Then([self = shared_from_this(), loaded, spec = loaded->spec] {
+  turn.Then([self = shared_from_this(), loaded, spec = loaded->spec]() mutable {
     self->threads_.pool->Post([self, loaded, spec = std::move(spec)]() mutable {
       absl::StatusOr<ExecutableRef> result = self->engine_.Load(spec);
       spec = {};
@@ -206,7 +206,7 @@ void HostImpl::HandleUnload(const Op& op) {
 
 // ---- Contexts ------------------------------------------------------------------------------------------------------
 
-absl::StatusOr<ContextEntryRef> HostImpl::FindContext(Turn& turn, uint64_t id) {
+absl::StatusOr<ContextEntryRef> HostImpl::FindContext(Turn& /*turn*/, uint64_t id) {
   auto it = contexts_.find(id);
   if (it != contexts_.end()) return it->second;
   if (stopped_) return absl::CancelledError("this engine's lease has ended");
@@ -294,9 +294,8 @@ void HostImpl::FinishOpen(const ContextEntryRef& context, absl::StatusOr<Context
   std::vector<std::pair<std::string, std::string>> keys = std::exchange(context->keys, {});
   if (context->state == ContextEntry::State::kClosed) {  // meanwhile
     if (!result.ok()) return TellContext(turn, context->id, false, context->cause);
-    return turn.Then([self = shared_from_this(), context, client = *std::move(result)]() mutable {
-      self->DropClient(context, std::move(client));
-    });
+    return turn.Then(
+        [self = shared_from_this(), context, client = *std::move(result)] { self->DropClient(context, client); });
   }
   if (!result.ok()) {
     const absl::Status error = Annotate(result.status(), absl::StrCat("opening context ", context->id));
@@ -353,9 +352,8 @@ void HostImpl::HandleCloseContext(const Op& op) {
   });
 }
 
-void HostImpl::DropClient(const ContextEntryRef& context, ContextRef client) {
-  const ContextRef& held = client;
-  engine_.CloseContext(held, context->cause, [self = shared_from_this(), context] {
+void HostImpl::DropClient(const ContextEntryRef& context, const ContextRef& client) {
+  engine_.CloseContext(client, context->cause, [self = shared_from_this(), context] {
     Turn turn(*self);
     self->TellContext(turn, context->id, false, context->cause);
     if (self->stopped_ || context->launcher == nullptr) return;

@@ -164,7 +164,7 @@ class HostImpl : public std::enable_shared_from_this<HostImpl> {
  private:
   friend class Turn;
 
-  // ---- Tables (host.cc). With a Turn: the lock is held.
+  // ---- Tables (host.cc). What takes a Turn is called with the lock held: the Turn has it.
   absl::StatusOr<int> LocalDevice(int lease_device) const;
   int LeaseDevice(int local) const { return proxy_.devices(local); }
   absl::StatusOr<std::string> MemoryKind(const std::string& kind) const;
@@ -200,7 +200,7 @@ class HostImpl : public std::enable_shared_from_this<HostImpl> {
   void HandleCloseContext(const Op& op);
   // Takes the context from the table and fails all that is in it.
   void EndContext(Turn& turn, const ContextEntryRef& context, const absl::Status& cause);
-  void DropClient(const ContextEntryRef& context, ContextRef client);
+  void DropClient(const ContextEntryRef& context, const ContextRef& client);
   void HandleKeyValue(const Op& op);
   void TellContext(Turn& turn, uint64_t context, bool open, const absl::Status& status);
   absl::StatusOr<ContextEntryRef> FindContext(Turn& turn, uint64_t id);

@@ -206,7 +206,7 @@ bool HostImpl::MayRunInline(const ContextEntry& context, const LaunchItem& item)
 // ---- Taking from the queue -----------------------------------------------------------------------------------------
 
 // Whether the launch at the head has all that it needs; else the queue will be kicked when what it lacks is there.
-bool HostImpl::ReadyToLaunch(Turn& turn, const ContextEntryRef& context, LaunchItem& item) {
+bool HostImpl::ReadyToLaunch(Turn& /*turn*/, const ContextEntryRef& context, LaunchItem& item) {
   if (item.waiting) return false;
   if (!context->cause.ok()) return true;  // to fail
   auto wait_for = [&](std::vector<Task>& waiters) {
@@ -241,7 +241,7 @@ void HostImpl::Kick(const ContextEntryRef& context) {
   PostDrain(turn, context);
 }
 
-void HostImpl::PostDrain(Turn& turn, const ContextEntryRef& context) {
+void HostImpl::PostDrain(Turn& /*turn*/, const ContextEntryRef& context) {
   if (stopped_) return;
   context->running = true;
   ++launches_queued_;
@@ -369,9 +369,10 @@ void HostImpl::RunLaunch(const ContextEntryRef& context, const ItemRef& item) {
   const auto start = std::chrono::steady_clock::now();
   const absl::Duration cpu_start = ThreadCpuTime();
   if (failed.ok()) {
-    result = engine_.Launch(
-        *executable, arguments, donated,
-        [self = shared_from_this(), context, item](absl::Status status) { self->OnLaunchEnd(context, item, status); });
+    result = engine_.Launch(*executable, arguments, donated,
+                            [self = shared_from_this(), context, item](const absl::Status& status) {
+                              self->OnLaunchEnd(context, item, status);
+                            });
   }
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);
   // A launch that only lost its processor for a while counts by what it computed.

@@ -40,7 +40,6 @@ struct Buffer {
   Bytes Share() const { return Bytes{data.get(), size, data, ""}; }
 };
 absl::StatusOr<Buffer> Allocate(int64_t size);
-inline bool IsAligned(const Bytes& bytes) { return reinterpret_cast<uintptr_t>(bytes.data) % 64 == 0; }
 
 // A complaint of a collective about another host, rather than about the program: its cause has to be looked for there.
 bool IsPeerComplaint(const absl::Status& status);

@@ -183,7 +183,7 @@ void Client::OnClosed(absl::Status why) {
 
 class BulkImpl : public Bulk {
  public:
-  BulkImpl(std::shared_ptr<Loop> loop, ListeningSocket socket, BulkOptions options)
+  BulkImpl(const std::shared_ptr<Loop>& loop, ListeningSocket socket, BulkOptions options)
       : server_(std::make_shared<Server>(loop, options)),
         acceptor_(loop, std::move(socket),
                   [server = server_](UniqueFd fd, std::string peer, std::shared_ptr<void> slot) {

@@ -168,7 +168,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
 
 }  // namespace
 
-void Dial(std::shared_ptr<Loop> loop, const std::string& address, absl::Duration timeout,
+void Dial(const std::shared_ptr<Loop>& loop, const std::string& address, absl::Duration timeout,
           absl::AnyInvocable<void(absl::StatusOr<UniqueFd>)> done) {
   auto dialer = std::make_shared<Dialer>(loop, address, std::move(done));
   loop->Post([dialer, timeout] { dialer->Start(timeout); });

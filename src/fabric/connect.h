@@ -18,7 +18,7 @@ namespace parkway::fabric {
 // Connects to `address`, trying each address that its name stands for. `done` runs once on the loop's thread:
 // UNAVAILABLE naming the address and why, INVALID_ARGUMENT for what is no address, CANCELLED when the loop stops. Any
 // thread.
-void Dial(std::shared_ptr<Loop> loop, const std::string& address, absl::Duration timeout,
+void Dial(const std::shared_ptr<Loop>& loop, const std::string& address, absl::Duration timeout,
           absl::AnyInvocable<void(absl::StatusOr<UniqueFd>)> done);
 
 // Accepts until destroyed (any thread; no callback runs afterwards), at most limits::kMaxConnectionsPerPort at once;

@@ -11,7 +11,7 @@ namespace {
 
 class SocketListener : public Fabric::Listener {
  public:
-  SocketListener(std::shared_ptr<Loop> loop, ListeningSocket socket,
+  SocketListener(const std::shared_ptr<Loop>& loop, ListeningSocket socket,
                  std::function<Fabric::Accepted(std::string peer)> accept)
       : acceptor_(loop, std::move(socket),
                   [loop, accept = std::move(accept)](UniqueFd fd, std::string peer, std::shared_ptr<void> slot) {

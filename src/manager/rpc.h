@@ -38,6 +38,5 @@ struct Listening {
 absl::StatusOr<Listening> Serve(grpc::Service* service, const std::string& host, int port);
 
 absl::Status FromGrpc(const grpc::Status& status);
-grpc::Status ToGrpc(const absl::Status& status);
 
 }  // namespace parkway::manager

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/grpc_status.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "manager/manager_state.h"

@@ -227,9 +227,9 @@ class ReconnectingStream {
       }
     }
 
-    void OnWritesDone(bool ok) {}
+    void OnWritesDone(bool /*ok*/) {}
 
-    void OnFinished(bool ok) {
+    void OnFinished(bool /*ok*/) {
       Post([self = this->shared_from_this()] { self->owner_->OnLost(self, FromGrpc(self->status_)); });
     }
 

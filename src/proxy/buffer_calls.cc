@@ -144,7 +144,7 @@ class StoreCall : public std::enable_shared_from_this<StoreCall> {
     if (bytes_ != nullptr) bytes_->Set(why);
     stream_.FinishWithError(ToGrpc(why), finished_op_.Arm(shared_from_this()));
   }
-  void OnFinished(bool ok) {}
+  void OnFinished(bool /*ok*/) {}
 
   Counted counted_;
   ServiceContext& context_;
@@ -211,7 +211,7 @@ class LookupCall : public std::enable_shared_from_this<LookupCall> {
     if (ok) return WriteNext();
     writer_.Finish(grpc::Status::CANCELLED, finished_op_.Arm(shared_from_this()));
   }
-  void OnFinished(bool ok) {}
+  void OnFinished(bool /*ok*/) {}
 
   Counted counted_;
   ServiceContext& context_;
@@ -243,7 +243,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Method>> {
     const absl::Status status = Method::Answer(context_, request_, &response);
     writer_.Finish(response, ToGrpc(status), finished_op_.Arm(this->shared_from_this()));
   }
-  void OnFinished(bool ok) {}
+  void OnFinished(bool /*ok*/) {}
 
   Counted counted_;
   ServiceContext& context_;

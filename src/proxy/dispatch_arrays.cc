@@ -30,7 +30,7 @@ absl::Status CheckLayout(const wire::MakeArrayFromHostBufferRequest& request, in
 }
 
 // The bytes of a dense array as a client that gave strides wants to find them.
-absl::StatusOr<Bytes> Spread(const runtime::ArraySpec& spec, const Bytes& dense, std::vector<int64_t> strides) {
+absl::StatusOr<Bytes> Spread(const runtime::ArraySpec& spec, const Bytes& dense, absl::Span<const int64_t> strides) {
   const int width = ifrt::ByteWidth(spec.dtype);
   if (width == 0) return absl::InvalidArgumentError("an array of strings can't be read with strides");
   PARKWAY_ASSIGN_OR_RETURN(int64_t size, ifrt::StridedSize(spec.shape, strides, width));
@@ -207,11 +207,12 @@ void Dispatcher::DeleteArrays(const wire::DeleteArrayRequest& request, Reply rep
 
 void Dispatcher::CheckFuture(const wire::CheckFutureRequest& request, Reply reply) {
   if (deletions_.erase(request.future_handle()) > 0) reply.set_uncounted();
-  options_.session->CheckFuture(request.future_handle(), [reply = std::move(reply)](absl::Status status) mutable {
-    if (!status.ok()) return reply.Fail(status);
-    reply.message()->mutable_check_future_response();
-    reply.Ok();
-  });
+  options_.session->CheckFuture(request.future_handle(),
+                                [reply = std::move(reply)](const absl::Status& status) mutable {
+                                  if (!status.ok()) return reply.Fail(status);
+                                  reply.message()->mutable_check_future_response();
+                                  reply.Ok();
+                                });
 }
 
 }  // namespace parkway::proxy

@@ -36,72 +36,55 @@ absl::Status CheckCount(const char* what, int inputs, int results) {
 
 bool Dispatcher::HandleMoves(const Request& request) {
   // All of them answer at once: the results may still become errors.
-  auto answer = [&](auto fill, const absl::Status& status) {
+  using Response = wire::IfrtResponse;
+  auto answer = [&](const absl::Status& status, auto fill) {
     Reply reply = MakeReply(request, Reply::Kind::kUnawaited);
     if (!status.ok()) return reply.Fail(status);
     fill(*reply.message());
     reply.Ok();
   };
+  auto one = [&](const absl::Status& status, runtime::Handle result, auto member) {
+    answer(status, [&](Response& response) { (response.*member)()->set_array_handle(result); });
+  };
+  auto many = [&](const absl::Status& status, const auto& results, auto member) {
+    answer(status, [&](Response& response) { *(response.*member)()->mutable_array_handles() = results; });
+  };
   switch (request.request_case()) {
     case Request::kAssembleArrayFromSingleDeviceArraysRequest: {
       const auto& assemble = request.assemble_array_from_single_device_arrays_request();
-      answer(
-          [&](auto& reply) {
-            reply.mutable_assemble_array_from_single_device_arrays_response()->set_array_handle(
-                assemble.result_handle());
-          },
-          Assemble(assemble));
+      one(Assemble(assemble), assemble.result_handle(),
+          &Response::mutable_assemble_array_from_single_device_arrays_response);
       return true;
     }
     case Request::kDisassembleIntoSingleDeviceArraysRequest: {
       const auto& split = request.disassemble_into_single_device_arrays_request();
-      answer(
-          [&](auto& reply) {
-            *reply.mutable_disassemble_into_single_device_arrays_response()->mutable_array_handles() =
-                split.result_handles();
-          },
-          Disassemble(split));
+      many(Disassemble(split), split.result_handles(),
+           &Response::mutable_disassemble_into_single_device_arrays_response);
       return true;
     }
     case Request::kFullyReplicatedShardRequest: {
       const auto& take = request.fully_replicated_shard_request();
-      answer(
-          [&](auto& reply) { reply.mutable_fully_replicated_shard_response()->set_array_handle(take.result_handle()); },
-          FullyReplicatedShard(take));
+      one(FullyReplicatedShard(take), take.result_handle(), &Response::mutable_fully_replicated_shard_response);
       return true;
     }
     case Request::kCopyArraysRequest: {
       const auto& copy = request.copy_arrays_request();
-      answer(
-          [&](auto& reply) { *reply.mutable_copy_arrays_response()->mutable_array_handles() = copy.result_handles(); },
-          Copy(copy));
+      many(Copy(copy), copy.result_handles(), &Response::mutable_copy_arrays_response);
       return true;
     }
     case Request::kRemapArraysRequest: {
       const auto& remap = request.remap_arrays_request();
-      answer(
-          [&](auto& reply) {
-            *reply.mutable_remap_arrays_response()->mutable_array_handles() = remap.result_handles();
-          },
-          Remap(remap));
+      many(Remap(remap), remap.result_handles(), &Response::mutable_remap_arrays_response);
       return true;
     }
     case Request::kReshardArraysRequest: {
       const auto& reshard = request.reshard_arrays_request();
-      answer(
-          [&](auto& reply) {
-            *reply.mutable_reshard_arrays_response()->mutable_array_handles() = reshard.result_handles();
-          },
-          Reshard(reshard));
+      many(Reshard(reshard), reshard.result_handles(), &Response::mutable_reshard_arrays_response);
       return true;
     }
     case Request::kBitcastArraysRequest: {
       const auto& bitcast = request.bitcast_arrays_request();
-      answer(
-          [&](auto& reply) {
-            *reply.mutable_bitcast_arrays_response()->mutable_array_handles() = bitcast.result_handles();
-          },
-          Bitcast(bitcast));
+      many(Bitcast(bitcast), bitcast.result_handles(), &Response::mutable_bitcast_arrays_response);
       return true;
     }
     default:

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +69,7 @@ absl::StatusOr<std::vector<int>> DecodeAssignment(const xla::ExecutableBuildOpti
   return ids;
 }
 
-// Layouts of which one is not row-major dense text are told as an error, which clients take well.
+// Where a layout has tiles or the like an error is told in place of all of them, which clients take well.
 template <typename List, typename Error>
 void FillLayouts(const google::protobuf::RepeatedPtrField<std::string>& texts, List list, Error error) {
   std::vector<ifrt::Layout> layouts;
@@ -174,8 +175,7 @@ void Dispatcher::Compile(const wire::CompileRequest& request, Reply reply) {
     if (!request.host_callbacks().empty()) {
       return absl::UnimplementedError(
           "the program calls back into the client (jax.debug.print, jax.debug.callback, jax.pure_callback, "
-          "io_callback), "
-          "which an IFRT proxy client can't do");
+          "io_callback), which an IFRT proxy client can't do");
     }
     if (static_cast<int64_t>(request.program().data().size()) > limits::kMaxProgramBytes) {
       return absl::InvalidArgumentError(absl::StrCat("the program has ", request.program().data().size(),
@@ -255,7 +255,7 @@ void Dispatcher::Execute(const wire::LoadedExecutableExecuteRequest& request, Re
 
 void Dispatcher::FetchExecuteResult(const wire::LoadedExecutableFetchExecuteResultRequest& request, Reply reply) {
   options_.session->CheckFuture(request.result_status_handle(),
-                                [reply = std::move(reply)](absl::Status status) mutable {
+                                [reply = std::move(reply)](const absl::Status& status) mutable {
                                   if (!status.ok()) return reply.Fail(status);
                                   reply.message()->mutable_loaded_executable_fetch_execute_result_response();
                                   reply.Ok();

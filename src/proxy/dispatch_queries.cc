@@ -22,7 +22,7 @@ bool Dispatcher::HandleQueries(const Request& request) {
     case Request::kCheckValueReadyRequest: {
       Reply reply = MakeReply(request, Reply::Kind::kAwaited);
       const Handles values = request.check_value_ready_request().value_handles();
-      options_.session->WhenReady(values, [reply = std::move(reply)](absl::Status status) mutable {
+      options_.session->WhenReady(values, [reply = std::move(reply)](const absl::Status& status) mutable {
         if (!status.ok()) return reply.Fail(status);
         reply.message()->mutable_check_value_ready_response();
         reply.Ok();

@@ -2,6 +2,7 @@
 // Programs return their first argument. Everything in one executor's tasks, as with the real ones.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>

@@ -90,10 +90,10 @@ absl::Status HostBuffers::Offer(uint64_t handle, Bytes bytes) {
                                                      " others of ", offered_,
                                                      " bytes were read and never fetched and deleted"));
   }
-  auto [it, inserted] = outgoing_.try_emplace(handle, std::move(bytes));
-  if (!inserted) {
+  if (outgoing_.contains(handle)) {
     return absl::InvalidArgumentError(absl::StrCat("host buffer ", handle, " is in use for another read"));
   }
+  outgoing_[handle] = std::move(bytes);
   offered_ += size;
   return absl::OkStatus();
 }

@@ -32,7 +32,7 @@ class LeaseHosts::Connection : public std::enable_shared_from_this<Connection> {
   struct Events {
     std::function<void(const EngineHello&)> up;
     std::function<void(const parkway::Events&)> events;
-    std::function<void(absl::Status)> broken;
+    std::function<void(const absl::Status&)> broken;
   };
   Connection(Options& options, EngineEndpoint engine, ProxyHello hello, Events events)
       : options_(options), engine_(std::move(engine)), hello_(std::move(hello)), events_(std::move(events)) {}
@@ -200,7 +200,7 @@ void LeaseHosts::OnHost(int host, const Placement& placement, const PlacedHost& 
           },
       .events = [this, host,
                  incarnation](const parkway::Events& events) { options_.core->OnEvents(host, incarnation, events); },
-      .broken = [this, host, incarnation](absl::Status why) { OnBroken(host, incarnation, std::move(why)); },
+      .broken = [this, host, incarnation](const absl::Status& why) { OnBroken(host, incarnation, why); },
   };
   entry.connection = connection;
   connection->Start();
@@ -220,7 +220,7 @@ void LeaseHosts::Lose(int host, absl::Status cause, bool returns) {
   options_.core->OnEngineDown(host, incarnation, std::move(cause), returns);
 }
 
-void LeaseHosts::OnBroken(int host, uint64_t incarnation, absl::Status why) {
+void LeaseHosts::OnBroken(int host, uint64_t incarnation, const absl::Status& why) {
   HostEntry& entry = hosts_[host];
   if (entry.incarnation != incarnation || entry.cause_timer != 0) return;
   LOG(WARNING) << "the connection with the engine of host " << host << " broke: " << why.message();

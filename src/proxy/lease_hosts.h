@@ -49,7 +49,7 @@ class LeaseHosts {
   };
   void OnHost(int host, const Placement& placement, const PlacedHost& placed);
   void Lose(int host, absl::Status cause, bool returns);
-  void OnBroken(int host, uint64_t incarnation, absl::Status why);
+  void OnBroken(int host, uint64_t incarnation, const absl::Status& why);
   void LogSlices(const Placement& placement);
 
   Options options_;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <mutex>
@@ -11,15 +12,16 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/executor.h"
 #include "base/machine.h"
 #include "base/random.h"
+#include "base/run_in_task.h"
 #include "base/shutdown.h"
 #include "base/status.h"
 #include "engine/compiler/pool.h"
 #include "fabric/bulk.h"
 #include "manager/lease_client.h"
+#include "manager/slice_type.h"
 #include "proxy/grpc_server.h"
 #include "proxy/lease_hosts.h"
 
@@ -81,9 +83,8 @@ bool IsWildcard(const std::string& address) {
 std::string OwnAddress(const ProxyOptions& options) {
   if (!options.host_address.empty()) return options.host_address;
   if (!IsWildcard(options.bind_address)) return options.bind_address;
-  if (std::string address = AddressTowards(options.manager_address); !address.empty()) return address;
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+  const std::string address = AddressTowards(options.manager_address);
+  return address.empty() ? HostName() : address;
 }
 
 std::string TransferDirectoryOf(const ProxyOptions& options) {
@@ -105,16 +106,6 @@ compiler::CompilerPool::Options PoolOptions(const ProxyOptions& options) {
   return pool;
 }
 
-// Runs `task` on the executor and waits for it.
-void RunInTask(Executor& executor, absl::AnyInvocable<void()> task) {
-  absl::Notification done;
-  executor.Post([&] {
-    task();
-    done.Notify();
-  });
-  done.WaitForNotification();
-}
-
 class Proxy {
  public:
   explicit Proxy(const ProxyOptions& options) : options_(options), compiler_(PoolOptions(options)) {}
@@ -131,7 +122,8 @@ class Proxy {
   absl::Status Start(std::function<void()> refused) {
     std::vector<runtime::SliceSpec> slices;
     for (const std::string& text : options_.virtual_slices) {
-      PARKWAY_ASSIGN_OR_RETURN(slices.emplace_back(), runtime::ParseSliceSpec(text));
+      PARKWAY_ASSIGN_OR_RETURN(SliceType type, manager::ParseSliceType(text));
+      slices.push_back({type.platform(), type.hosts(), type.devices_per_host()});
     }
     if (slices.empty()) return absl::InvalidArgumentError("--virtual_slices names no slice; cpu:1x2 would be one");
     PARKWAY_ASSIGN_OR_RETURN(bulk_, fabric::Bulk::Create(fabric_, OwnAddress(options_)));
@@ -150,7 +142,7 @@ class Proxy {
     core.transfers = transfers_.get();
     core.topology = runtime::Topology(slices);
     core.random = RandomUint64;
-    core.restart_engine = [this](int host, uint64_t incarnation, std::string reason) {
+    core.restart_engine = [this](int host, uint64_t incarnation, const std::string& reason) {
       LOG(WARNING) << "asking for the engine of host " << host << " to be started again: " << reason;
       if (lease_ != nullptr) lease_->RestartEngine(incarnation, reason);
     };

@@ -9,6 +9,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "base/executor.h"
+#include "base/grpc_status.h"
 #include "base/limits.h"
 #include "proto/ifrt/grpc_ifrt_service.grpc.pb.h"
 #include "proxy/flush_queue.h"
@@ -69,9 +70,5 @@ class Counted {
  private:
   CallCount& count_;
 };
-
-inline grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
 
 }  // namespace parkway::proxy

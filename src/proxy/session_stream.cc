@@ -156,7 +156,7 @@ void SessionStream::Flush() {
   Pump();
 }
 
-void SessionStream::OnDone(bool ok) {
+void SessionStream::OnDone(bool /*ok*/) {
   {
     std::lock_guard lock(mutex_);
     ended_ = true;

@@ -33,7 +33,7 @@ class SessionStream : public ReplySink, public Flushable, public std::enable_sha
   void OnAccepted(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
-  void OnFinished(bool ok) {}
+  void OnFinished(bool /*ok*/) {}
   void OnDone(bool ok);
 
   absl::Status CheckMetadata() const;

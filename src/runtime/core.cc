@@ -21,7 +21,7 @@ SessionImpl::~SessionImpl() {
   *alive_ = false;
   core_->sequencer->Close(id_);
   core_->engines->DropCallbacks(id_);
-  for (const auto& [job, running] : compiles_) core_->options.compiler->Cancel(job);
+  for (uint64_t job : compiles_) core_->options.compiler->Cancel(job);
   arrays_.clear();
   programs_.clear();
   closed_(this);
@@ -59,11 +59,7 @@ void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
 }
 
 SessionStats SessionImpl::Stats() const {
-  return SessionStats{.arrays = arrays_.size(),
-                      .executables = programs_.size(),
-                      .programs_run = programs_run_,
-                      .bytes_held = bytes_held_,
-                      .operations_in_flight = operations_};
+  return SessionStats{.arrays = arrays_.size(), .executables = programs_.size(), .bytes_held = bytes_held_};
 }
 
 // ---- The core
@@ -83,10 +79,10 @@ class CoreImpl : public Core {
     hooks.lost = [this](int host, const absl::Status& cause) { state_.contexts->OnHostLost(host, cause); };
     hooks.context_state = [this](int host, const ContextState& state) { state_.contexts->OnState(host, state); };
     hooks.key_value = [this](int host, const KeyValue& key) { state_.contexts->OnKeyValue(host, key); };
-    hooks.freed = [this](uint64_t session, int, int64_t bytes) {
+    hooks.freed = [this](uint64_t session, int64_t bytes) {
       if (SessionImpl* found = Find(session)) found->OnBytes(bytes);
     };
-    hooks.ended = [this](uint64_t session, const InFlight& entry) {
+    hooks.ended = [this](const InFlight& entry) {
       if (entry.context != 0) state_.contexts->LaunchEnded(entry.context, entry.error);
     };
     state_.engines = std::make_unique<Engines>(state_.options, std::move(hooks));
@@ -120,7 +116,7 @@ class CoreImpl : public Core {
     state_.engines->OnEvents(host, incarnation, events);
   }
   void OnEngineDown(int host, uint64_t incarnation, absl::Status cause, bool returns) override {
-    state_.engines->Down(host, incarnation, std::move(cause), returns);
+    state_.engines->Down(host, incarnation, cause, returns);
   }
 
   CoreStats Stats() const override {

@@ -60,7 +60,7 @@ void Engines::Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink>
   hooks_.changed();
 }
 
-void Engines::Down(int host, uint64_t incarnation, absl::Status cause, bool returns) {
+void Engines::Down(int host, uint64_t incarnation, const absl::Status& cause, bool returns) {
   HostEntry& entry = hosts_[host];
   if (entry.state == HostState::kUp && entry.incarnation != incarnation) return;
   bool was_up = entry.state == HostState::kUp;
@@ -155,7 +155,7 @@ void Engines::FailHost(int host, const absl::Status& cause) {
 BuffersRef Engines::NewBuffers(uint64_t session, const ArraySpec& spec, int64_t shard_bytes) {
   auto buffers = std::make_shared<Buffers>(this, next_id_++, session, spec, shard_bytes);
   buffers_[buffers->id()] = buffers.get();
-  hooks_.freed(session, 0, -buffers->total_bytes());
+  hooks_.freed(session, -buffers->total_bytes());
   for (int32_t device : buffers->devices()->ids()) hosts_[topology_.device(device).host].bytes += shard_bytes;
   return buffers;
 }
@@ -181,7 +181,7 @@ void Engines::OnFreed(Buffers& buffers, absl::Span<const int> devices) {
 
 void Engines::OnDestroyed(Buffers& buffers) {
   buffers_.erase(buffers.id());
-  hooks_.freed(buffers.session(), 0, buffers.total_bytes());
+  hooks_.freed(buffers.session(), buffers.total_bytes());
   for (int32_t device : buffers.devices()->ids()) {
     int64_t& bytes = hosts_[topology_.device(device).host].bytes;
     bytes = std::max<int64_t>(0, bytes - buffers.shard_bytes());
@@ -223,7 +223,6 @@ uint64_t Engines::Issue(Op op, InFlight entry) {
   op.set_seq(seq);
   op.set_session(entry.session);
   op.set_context(entry.context);
-  entry.started = options_.executor->Now();
   for (BuffersRef& output : entry.outputs) output->on_engines = true;
   auto frame = std::make_shared<const std::string>(op.SerializeAsString());
   HostList hosts = entry.hosts;
@@ -234,7 +233,6 @@ uint64_t Engines::Issue(Op op, InFlight entry) {
 
 uint64_t Engines::IssueEach(std::vector<Op> ops, InFlight entry) {
   uint64_t seq = next_seq_++;
-  entry.started = options_.executor->Now();
   for (BuffersRef& output : entry.outputs) output->on_engines = true;
   HostList hosts = entry.hosts;
   uint64_t session = entry.session;
@@ -370,15 +368,15 @@ void Engines::End(uint64_t seq, int host, const absl::Status& status, const Fail
   if (!entry.hosts.empty()) return;
   InFlight finished = std::move(it->second);
   in_flight_.erase(it);
-  Finish(seq, std::move(finished));
+  Finish(std::move(finished));
 }
 
-void Engines::Finish(uint64_t seq, InFlight entry) {
+void Engines::Finish(InFlight entry) {
   for (const BuffersRef& output : entry.outputs) {
     if (entry.launch && !entry.error.ok()) output->FailAll(entry.error);
     output->Settle();
   }
-  hooks_.ended(entry.session, entry);
+  hooks_.ended(entry);
   if (entry.done) entry.done(entry.error);
 }
 
@@ -389,8 +387,6 @@ std::vector<const InFlight*> Engines::InFlightOn(int host) const {
   }
   return found;
 }
-
-bool Engines::HasLaunches(uint64_t session) const { return !HostsWithLaunches(session).empty(); }
 
 HostList Engines::HostsWithLaunches(uint64_t session) const {
   HostList hosts;

@@ -48,7 +48,6 @@ struct InFlight {
   std::string fingerprint;
   absl::Status error;            // first cause
   std::shared_ptr<void> credit;  // the session's, given back when this goes
-  absl::Time started;
   absl::AnyInvocable<void(const absl::Status&)> done;
 };
 
@@ -62,15 +61,15 @@ class Engines : public BuffersOwner {
     std::function<bool(const Buffers& buffers, int device)> spared;
     std::function<void(int host, const ContextState&)> context_state;
     std::function<void(int host, const KeyValue&)> key_value;
-    std::function<void(uint64_t session, int operations, int64_t bytes)> freed;  // accounting
-    std::function<void(uint64_t session, const InFlight&)> ended;
+    std::function<void(uint64_t session, int64_t bytes)> freed;  // accounting
+    std::function<void(const InFlight&)> ended;
   };
   Engines(CoreOptions& options, Hooks hooks);
   ~Engines() override;
 
   // ---- Hosts
   void Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink> link);
-  void Down(int host, uint64_t incarnation, absl::Status cause, bool returns);
+  void Down(int host, uint64_t incarnation, const absl::Status& cause, bool returns);
   // A paused host is up, but work for it waits as if it were being started again.
   HostState state(int host) const { return hosts_[host].paused ? HostState::kRestarting : hosts_[host].state; }
   void Pause(int host) { hosts_[host].paused = true; }
@@ -104,9 +103,9 @@ class Engines : public BuffersOwner {
 
   // In flight on that host, oldest first.
   std::vector<const InFlight*> InFlightOn(int host) const;
-  // Is anything of that session in flight?
-  bool HasLaunches(uint64_t session) const;
+  // Where launches of that session are in flight.
   HostList HostsWithLaunches(uint64_t session) const;
+  // Nobody hears any more how its operations and reads end.
   void DropCallbacks(uint64_t session);
 
   // Programs that crashed an engine, by fingerprint: how often.
@@ -132,7 +131,7 @@ class Engines : public BuffersOwner {
   void End(uint64_t seq, int host, const absl::Status& status, const Failure* failure);
   void FailOutputs(const InFlight& entry, int host, const absl::Status& status, const Failure* failure);
   void HoldForCause(uint64_t seq, int host, absl::Status complaint, const Failure& failure);
-  void Finish(uint64_t seq, InFlight entry);
+  void Finish(InFlight entry);
   void FailHost(int host, const absl::Status& cause);
   void BlameForCrash(int host, const absl::Status& cause);
   void OnRead(int host, const ReadResult& result);

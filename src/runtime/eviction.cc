@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/limits.h"
+#include "runtime/wire.h"
 
 namespace parkway::runtime {
 namespace {
@@ -15,7 +16,7 @@ constexpr absl::Duration kDrainPeriod = absl::Milliseconds(20);  // between look
 }  // namespace
 
 void Eviction::OnSessionClosed(uint64_t session) {
-  if (!core_->engines->HasLaunches(session)) return;
+  if (core_->engines->HostsWithLaunches(session).empty()) return;
   core_->options.executor->After(limits::kEndlessProgramGrace, [this, session, alive = alive_] {
     if (!*alive) return;
     for (int host : core_->engines->HostsWithLaunches(session)) Start(session, host);
@@ -53,24 +54,28 @@ void Eviction::CopyOut(uint64_t session, int host) {
     }
   });
   state.copies_left = static_cast<int>(wanted.size()) + 1;
-  auto copied = [this, host, alive = alive_] {
-    if (!*alive) return;
+  // What comes late may find the next eviction of that host.
+  auto find = [this, host, incarnation = state.incarnation, alive = alive_]() -> Host* {
+    if (!*alive) return nullptr;
     auto it = hosts_.find(host);
-    if (it != hosts_.end() && --it->second.copies_left == 0) Restart(host);
+    return it != hosts_.end() && it->second.incarnation == incarnation ? &it->second : nullptr;
+  };
+  auto copied = [this, host, find] {
+    if (Host* found = find(); found != nullptr && --found->copies_left == 0) Restart(host);
   };
   for (auto& [buffers, device] : wanted) {
     core_->engines->Read(buffers->session(), *buffers, device, true,
-                         [this, host, copied, alive = alive_, weak = std::weak_ptr<Buffers>(buffers),
-                          id = buffers->id(), device = device](absl::StatusOr<Bytes> bytes) {
-                           if (!*alive) return;
-                           auto it = hosts_.find(host);
-                           if (it != hosts_.end() && bytes.ok())
-                             it->second.saved[{id, device}] = Saved{weak, *std::move(bytes)};
+                         [find, copied, weak = std::weak_ptr<Buffers>(buffers), id = buffers->id(),
+                          device = device](absl::StatusOr<Bytes> bytes) {
+                           Host* found = find();
+                           if (found != nullptr && bytes.ok()) {
+                             found->saved[{id, device}] = Saved{weak, *std::move(bytes)};
+                           }
                            copied();
                          });
   }
-  core_->options.executor->After(limits::kEvictionCopies, [this, host, alive = alive_] {
-    if (*alive) Restart(host);  // with what has been copied so far
+  core_->options.executor->After(limits::kEvictionCopies, [this, host, find] {
+    if (find() != nullptr) Restart(host);  // with what has been copied so far
   });
   copied();
 }
@@ -108,8 +113,7 @@ void Eviction::OnEngineUp(int host) {
     PutShard* shard = put->add_shards();
     shard->set_device(key.second);
     shard->set_source(put->sources_size());
-    shard->mutable_type()->set_dtype(static_cast<int>(spec.dtype));
-    for (int64_t dim : shape->dims()) shard->mutable_type()->add_dims(dim);
+    EncodeType(spec.dtype, shape->dims(), shard->mutable_type());
     HostSource* source = put->add_sources();
     *source->mutable_type() = shard->type();
     if (saved.bytes.size <= limits::kInlinePutBytes) {

@@ -88,9 +88,4 @@ void Sequencer::PumpAll() {
   pumping_all_ = false;
 }
 
-int Sequencer::queued(uint64_t session) const {
-  auto it = queues_.find(session);
-  return it == queues_.end() ? 0 : static_cast<int>(it->second.size());
-}
-
 }  // namespace parkway::runtime

@@ -45,7 +45,6 @@ class Sequencer {
   void InputArrived(uint64_t session, const OperationRef& operation);
   // A host or a context changed: looks at every queue.
   void PumpAll();
-  int queued(uint64_t session) const;
 
  private:
   enum class Verdict { kIssue, kWait, kFail };

@@ -80,9 +80,8 @@ struct ExecuteReply {
 };
 
 struct SessionStats {
-  uint64_t arrays = 0, executables = 0, programs_run = 0;
+  uint64_t arrays = 0, executables = 0;
   int64_t bytes_held = 0;
-  int operations_in_flight = 0;
 };
 
 class Session {

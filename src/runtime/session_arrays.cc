@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "ifrt/strides.h"
 #include "runtime/session_impl.h"
+#include "runtime/wire.h"
 
 namespace parkway::runtime {
 
@@ -182,14 +183,12 @@ Op PutFor(int host, const Topology& topology, const ArraySpec& spec, uint64_t ar
       PutShard* target = put->add_shards();
       target->set_device(device);
       target->set_source(index);
-      target->mutable_type()->set_dtype(static_cast<int>(spec.dtype));
       absl::StatusOr<ifrt::Region> region = ifrt::WholeRegion(sources[s].shape);
       if (whole_source && spec.sharding->num_shards() > 1) {
         region = spec.sharding->ShardRegion(spec.shape, shard);
-        for (int64_t start : region->start) target->mutable_region()->add_start(start);
-        for (int64_t size : region->size) target->mutable_region()->add_size(size);
+        EncodeRegion(*region, target->mutable_region());
       }
-      for (int64_t size : region->size) target->mutable_type()->add_dims(size);
+      EncodeType(spec.dtype, region->size, target->mutable_type());
     }
   }
   return op;
@@ -209,12 +208,31 @@ absl::StatusOr<Bytes> CheckedSource(const ArraySpec& spec, const HostShards& sou
   return *bytes;
 }
 
+// The sources as operations carry them, the large ones as transfers, whose ids are added to `offered`.
+absl::StatusOr<std::vector<HostSource>> EncodeSources(const ArraySpec& spec, absl::Span<const HostShards> sources,
+                                                      absl::Span<const absl::StatusOr<Bytes>> arrived,
+                                                      Transfers& transfers, std::vector<uint64_t>& offered) {
+  std::vector<HostSource> encoded(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    PARKWAY_ASSIGN_OR_RETURN(Bytes bytes, CheckedSource(spec, sources[i], arrived[i]));
+    EncodeType(sources[i].dtype, sources[i].shape.dims(), encoded[i].mutable_type());
+    for (int64_t stride : sources[i].byte_strides) encoded[i].add_byte_strides(stride);
+    if (bytes.size <= limits::kInlinePutBytes) {
+      encoded[i].set_inline_bytes(std::string(bytes.view()));
+    } else {
+      *encoded[i].mutable_transfer() = transfers.Offer(std::move(bytes));
+      offered.push_back(encoded[i].transfer().id());
+    }
+  }
+  return encoded;
+}
+
 }  // namespace
 
 absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayRecord record,
                                     std::vector<HostShards> sources, bool whole_source) {
   if (absl::Status fresh = CheckNewHandle(result); !fresh.ok()) return fresh;
-  if (spec.dtype == ifrt::DType::kString) return PutStrings(result, spec, std::move(record), std::move(sources));
+  if (spec.dtype == ifrt::DType::kString) return PutStrings(result, spec, std::move(record), sources);
   if (ifrt::ByteWidth(spec.dtype) == 0) {
     return FailResults(
         {result}, {spec},
@@ -239,30 +257,18 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
   };
   auto issue = [this, spec, buffers, whole, shared, arrived, hosts, whole_source, fail](uint64_t,
                                                                                         CreditRef credit) mutable {
-    std::vector<HostSource> encoded(shared->size());
     std::vector<uint64_t> offered;
-    for (size_t i = 0; i < shared->size(); ++i) {
-      const HostShards& source = (*shared)[i];
-      absl::StatusOr<Bytes> bytes = CheckedSource(spec, source, (*arrived)[i]);
-      if (!bytes.ok()) {
-        for (uint64_t id : offered) core_->options.transfers->Drop(id);
-        fail(bytes.status());
-        return;
-      }
-      encoded[i].mutable_type()->set_dtype(static_cast<int>(source.dtype));
-      for (int64_t dim : source.shape.dims()) encoded[i].mutable_type()->add_dims(dim);
-      for (int64_t stride : source.byte_strides) encoded[i].add_byte_strides(stride);
-      if (bytes->size <= limits::kInlinePutBytes) {
-        encoded[i].set_inline_bytes(std::string(bytes->view()));
-      } else {
-        *encoded[i].mutable_transfer() = core_->options.transfers->Offer(*std::move(bytes));
-        offered.push_back(encoded[i].transfer().id());
-      }
-    }
+    absl::StatusOr<std::vector<HostSource>> encoded =
+        EncodeSources(spec, *shared, *arrived, *core_->options.transfers, offered);
     arrived->clear();
+    if (!encoded.ok()) {
+      for (uint64_t id : offered) core_->options.transfers->Drop(id);
+      fail(encoded.status());
+      return;
+    }
     std::vector<Op> ops;
     for (int host : hosts) {
-      ops.push_back(PutFor(host, core_->options.topology, spec, buffers->id(), *shared, encoded, whole_source));
+      ops.push_back(PutFor(host, core_->options.topology, spec, buffers->id(), *shared, *encoded, whole_source));
     }
     InFlight entry{.session = id_, .hosts = hosts, .outputs = {buffers}, .what = "device_put of " + DescribeSpec(spec)};
     entry.credit = std::move(credit);
@@ -289,12 +295,12 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
 }
 
 absl::Status SessionImpl::PutStrings(Handle result, const ArraySpec& spec, ArrayRecord record,
-                                     std::vector<HostShards> sources) {
+                                     const std::vector<HostShards>& sources) {
   BuffersRef buffers = record.whole->buffers();
   Put(result, std::move(record));
   buffers->host_bytes.resize(spec.sharding->num_shards());
   auto left = std::make_shared<int>(static_cast<int>(sources.size()));
-  for (HostShards& source : sources) {
+  for (const HostShards& source : sources) {
     source.bytes->When([buffers, left, spec, shards = source.shards,
                         executor = core_->options.executor](const absl::StatusOr<Bytes>& bytes) {
       executor->Post([buffers, left, spec, shards, bytes] {
@@ -607,7 +613,7 @@ void SessionImpl::Read(Handle array, absl::AnyInvocable<void(absl::StatusOr<Byte
   auto shared = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<Bytes>)>>(std::move(done));
   Submit(
       {core_->options.topology.device(device).host}, false, 0, 0,
-      [this, pin = std::move(pin), buffers, device, shared](uint64_t, CreditRef) mutable {
+      [this, pin = std::move(pin), buffers, device, shared](uint64_t, const CreditRef&) mutable {
         absl::Status error = buffers->ShardError(device);
         if (!error.ok()) return (*shared)(error);
         core_->engines->Read(id_, *buffers, device, false, [shared, buffers, device](absl::StatusOr<Bytes> bytes) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "runtime/core.h"
 #include "runtime/engines.h"
@@ -107,7 +108,7 @@ class SessionImpl : public Session {
   void Put(Handle result, ArrayRecord record) { arrays_.insert_or_assign(result, std::move(record)); }
   // An array of that type whose every shard has the error.
   ArrayRecord ErrorRecord(const ArraySpec& spec, const absl::Status& error);
-  // Leaves error arrays under the handles, typed where `specs` says (else like `like`), and returns the error.
+  // Leaves error arrays under the handles, typed where `specs` says, and returns the error.
   absl::Status FailResults(absl::Span<const Handle> results, absl::Span<const ArraySpec> specs, absl::Status error);
   // A record of new buffers for `spec`.
   absl::StatusOr<ArrayRecord> NewRecord(const ArraySpec& spec);
@@ -117,16 +118,19 @@ class SessionImpl : public Session {
 
   absl::Status SubmitPut(Handle result, const ArraySpec& spec, ArrayRecord record, std::vector<HostShards> sources,
                          bool whole_source);
-  absl::Status PutStrings(Handle result, const ArraySpec& spec, ArrayRecord record, std::vector<HostShards> sources);
+  absl::Status PutStrings(Handle result, const ArraySpec& spec, ArrayRecord record,
+                          const std::vector<HostShards>& sources);
   absl::Status CheckHostShards(const ArraySpec& spec, const std::vector<HostShards>& shards, bool whole_source) const;
 
   absl::StatusOr<ArrayRecord> Rearranged(const ArraySpec& spec, absl::Span<const ArrayRecord* const> inputs,
                                          absl::Span<const RemapSource> sources, absl::string_view what);
   // New bytes for `spec` out of `input`: by shard position (`by_position`), or by region. `reinterpret`: other element
   // type.
-  absl::Status SubmitMove(const ArrayRecord& input, const ArraySpec& spec, ArrayRecord output, bool by_position,
+  absl::Status SubmitMove(const ArrayRecord& input, const ArraySpec& spec, const ArrayRecord& output, bool by_position,
                           bool reinterpret, std::string what);
   void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, CreditRef credit);
+  // Tells the shard's host to offer a box of it, which has `bytes` bytes; the way to them.
+  Transfer ExportBox(const Shard& shard, const ifrt::Region& box, int64_t bytes);
   absl::Status CopyOne(Handle array, Handle result, const ifrt::DeviceListPtr& devices,
                        const std::optional<std::string>& memory_kind);
   absl::Status CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec);
@@ -137,8 +141,9 @@ class SessionImpl : public Session {
 
   absl::Status CheckArgument(Program& program, int index, const ArrayRecord& array);
   absl::StatusOr<std::vector<ArrayRecord>> GatherArguments(Program& program, const ExecuteRequest& request);
-  void Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments, std::vector<int> donated,
-              std::vector<BuffersRef> outputs, int launch_id, uint64_t context, FutureRef status, CreditRef credit);
+  void Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
+              const std::vector<int>& donated, std::vector<BuffersRef> outputs, int launch_id, uint64_t context,
+              const FutureRef& status, CreditRef credit);
   absl::Status CheckMemory(Program& program) const;
 
   CoreState* core_;
@@ -148,10 +153,9 @@ class SessionImpl : public Session {
   absl::flat_hash_map<Handle, ArrayRecord> arrays_;
   absl::flat_hash_map<Handle, FutureRef> futures_;
   absl::flat_hash_map<Handle, std::shared_ptr<Program>> programs_;
-  absl::flat_hash_map<uint64_t, bool> compiles_;  // jobs that run
+  absl::flat_hash_set<uint64_t> compiles_;  // jobs that run
   std::vector<absl::AnyInvocable<void()>> on_credit_;
   Handle next_handle_ = Handle{1} << 48;
-  uint64_t programs_run_ = 0;
   int64_t bytes_held_ = 0;
   int operations_ = 0;        // submitted and not ended
   int64_t bytes_coming_ = 0;  // of the client's, that no engine has taken yet

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "ifrt/strides.h"
 #include "runtime/session_impl.h"
+#include "runtime/wire.h"
 
 namespace parkway::runtime {
 
@@ -40,20 +41,20 @@ void AddHost(HostList& hosts, int host) {
   if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
 }
 
-void SetRegion(const ifrt::Region& region, parkway::Region* proto) {
-  for (int64_t start : region.start) proto->add_start(start);
-  for (int64_t size : region.size) proto->add_size(size);
-}
-
-void SetType(ifrt::DType dtype, absl::Span<const int64_t> dims, TypeProto* proto) {
-  proto->set_dtype(static_cast<int>(dtype));
-  for (int64_t dim : dims) proto->add_dims(dim);
+int64_t DenseBytes(ifrt::DType dtype, absl::Span<const int64_t> dims) {
+  int64_t bytes = ifrt::ByteWidth(dtype);
+  for (int64_t dim : dims) bytes *= dim;
+  return bytes;
 }
 
 ifrt::Region Relative(const ifrt::Region& region, const ifrt::Region& inside) {
   ifrt::Region result = region;
   for (size_t d = 0; d < result.start.size(); ++d) result.start[d] -= inside.start[d];
   return result;
+}
+
+bool SameMemory(const ifrt::Sharding& a, const ifrt::Sharding& b) {
+  return a.memory_kind().value_or("device") == b.memory_kind().value_or("device");
 }
 
 // The shard of that region nearest to a device: on it, on its host, or any that has no error.
@@ -74,7 +75,7 @@ int Nearest(const ArrayRecord& input, absl::Span<const int> replicas, int device
 
 }  // namespace
 
-absl::Status SessionImpl::SubmitMove(const ArrayRecord& input, const ArraySpec& spec, ArrayRecord output,
+absl::Status SessionImpl::SubmitMove(const ArrayRecord& input, const ArraySpec& spec, const ArrayRecord& output,
                                      bool by_position, bool reinterpret, std::string what) {
   const Topology& topology = core_->options.topology;
   auto move = std::make_shared<Move>();
@@ -133,6 +134,24 @@ absl::Status SessionImpl::SubmitMove(const ArrayRecord& input, const ArraySpec& 
   return absl::OkStatus();
 }
 
+Transfer SessionImpl::ExportBox(const Shard& shard, const ifrt::Region& box, int64_t bytes) {
+  int host = core_->options.topology.device(shard.device()).host;
+  Op op;
+  op.set_session(id_);
+  Export* offer = op.mutable_export_();
+  offer->mutable_shard()->set_array(shard.buffers()->id());
+  offer->mutable_shard()->set_device(shard.device());
+  EncodeRegion(box, offer->mutable_region());
+  offer->set_transfer(core_->options.random());
+  Transfer transfer;
+  transfer.set_id(offer->transfer());
+  transfer.set_size(bytes);
+  transfer.set_endpoint(core_->engines->hello(host).bulk_endpoint());
+  transfer.set_machine(core_->engines->hello(host).machine());
+  core_->engines->Tell({host}, std::move(op));
+  return transfer;
+}
+
 void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, CreditRef credit) {
   const Topology& topology = core_->options.topology;
   std::vector<Op> gathers(move.target_hosts.size());
@@ -155,37 +174,23 @@ void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::st
     }
     GatherShard* shard = gather->add_shards();
     shard->set_device(target.device);
-    SetType(move.spec.dtype, target.shape.dims(), shard->mutable_type());
+    EncodeType(move.spec.dtype, target.shape.dims(), shard->mutable_type());
     for (const Move::Box& box : target.boxes) {
       const Shard& source = *move.sources[box.source];
       int source_host = topology.device(source.device()).host;
       Piece* piece = shard->add_pieces();
-      SetRegion(box.to, piece->mutable_to());
+      EncodeRegion(box.to, piece->mutable_to());
       if (source_host == host && !move.reinterpret) {
         piece->mutable_local()->set_array(source.buffers()->id());
         piece->mutable_local()->set_device(source.device());
-        SetType(move.spec.dtype, move.source_shapes[box.source].dims(), piece->mutable_source_type());
-        SetRegion(box.from, piece->mutable_from());
+        EncodeType(move.spec.dtype, move.source_shapes[box.source].dims(), piece->mutable_source_type());
+        EncodeRegion(box.from, piece->mutable_from());
         continue;
       }
-      Op op;
-      op.set_session(id_);
-      Export* offer = op.mutable_export_();
-      offer->mutable_shard()->set_array(source.buffers()->id());
-      offer->mutable_shard()->set_device(source.device());
-      SetRegion(box.from, offer->mutable_region());
-      offer->set_transfer(core_->options.random());
-      releases[source_host].add_transfers(offer->transfer());
       absl::Span<const int64_t> dims = move.reinterpret ? target.shape.dims() : box.from.size;
-      SetType(move.spec.dtype, dims, piece->mutable_source_type());
-      Transfer* transfer = piece->mutable_transfer();
-      transfer->set_id(offer->transfer());
-      transfer->set_endpoint(core_->engines->hello(source_host).bulk_endpoint());
-      transfer->set_machine(core_->engines->hello(source_host).machine());
-      int64_t elements = 1;
-      for (int64_t dim : dims) elements *= dim;
-      transfer->set_size(elements * ifrt::ByteWidth(move.spec.dtype));
-      core_->engines->Tell({source_host}, std::move(op));
+      EncodeType(move.spec.dtype, dims, piece->mutable_source_type());
+      *piece->mutable_transfer() = ExportBox(source, box.from, DenseBytes(move.spec.dtype, dims));
+      releases[source_host].add_transfers(piece->transfer().id());
     }
   }
   InFlight entry{.session = id_, .outputs = {buffers}, .what = what};
@@ -245,8 +250,7 @@ absl::Status SessionImpl::CopyOne(Handle array, Handle result, const ifrt::Devic
   }
   ArraySpec spec{input.spec.dtype, input.spec.shape, *sharding};
   if (input.spec.dtype == ifrt::DType::kString) return CopyStrings(input, result, spec);
-  bool same_memory = (*sharding)->memory_kind().value_or("device") == from->memory_kind().value_or("device");
-  if ((*sharding)->devices() == from->devices() && same_memory) {
+  if ((*sharding)->devices() == from->devices() && SameMemory(**sharding, *from)) {
     input.spec = spec;
     Put(result, std::move(input));  // the same bytes: arrays never change, and donation looks for others who hold them
     return absl::OkStatus();
@@ -254,7 +258,7 @@ absl::Status SessionImpl::CopyOne(Handle array, Handle result, const ifrt::Devic
   absl::StatusOr<ArrayRecord> record = NewRecord(spec);
   if (!record.ok()) return FailResults({result}, {spec}, record.status());
   Put(result, *record);
-  absl::Status status = SubmitMove(input, spec, *std::move(record), true, false, "copy of " + DescribeSpec(spec));
+  absl::Status status = SubmitMove(input, spec, *record, true, false, "copy of " + DescribeSpec(spec));
   if (!status.ok()) {
     arrays_.erase(result);
     return FailResults({result}, {spec}, status);
@@ -270,7 +274,7 @@ absl::Status SessionImpl::CopyStrings(const ArrayRecord& input, Handle result, c
   to->host_bytes.resize(input.num_shards());
   auto left = std::make_shared<int>(input.num_shards());
   for (int i = 0; i < input.num_shards(); ++i) {
-    BuffersRef from = input.buffers_ref(i);
+    const BuffersRef& from = input.buffers_ref(i);
     from->WhenSettled([from, to, left, i, device = input.device_of(i)] {
       if (absl::Status error = from->ShardError(device); !error.ok()) {
         to->Fail(to->devices()->id(i), error);
@@ -292,9 +296,8 @@ absl::Status SessionImpl::Reshard(absl::Span<const Handle> arrays, absl::Span<co
           return absl::InvalidArgumentError(absl::StrCat("resharding ", DescribeSpec(input.spec), " to ",
                                                          DescribeSpec(spec), ": type and shape must stay"));
         }
-        bool same_memory =
-            input.spec.sharding->memory_kind().value_or("device") == spec.sharding->memory_kind().value_or("device");
-        if (same_memory && input.spec.sharding->devices() == spec.sharding->devices() &&
+        if (SameMemory(*input.spec.sharding, *spec.sharding) &&
+            input.spec.sharding->devices() == spec.sharding->devices() &&
             input.spec.sharding->Equivalent(*spec.sharding, spec.shape)) {
           ArrayRecord same = input;
           same.spec = spec;

@@ -31,7 +31,7 @@ void SessionImpl::Compile(CompileRequest request, absl::AnyInvocable<void(absl::
   job.set_compile_options(std::move(request.compile_options));
   job.set_num_devices(static_cast<int>(request.devices.size()));
   uint64_t id = job.job();
-  compiles_[id] = true;
+  compiles_.insert(id);
   core_->options.compiler->Compile(
       id_, std::move(job),
       [this, id, alive = alive_, executor = core_->options.executor, devices = std::move(request.devices),
@@ -170,7 +170,6 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
     donated.push_back(static_cast<int>(i));
     arrays_[request.arguments[i]].Drop();
   }
-  ++programs_run_;
   ++core_->programs_run;
   auto fail = [outputs, future](const absl::Status& why) {
     for (const BuffersRef& output : outputs) {
@@ -181,8 +180,7 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
   };
   auto issue = [this, program, arguments = *std::move(arguments), donated = std::move(donated), outputs, future,
                 launch_id = request.launch_id](uint64_t context, CreditRef credit) mutable {
-    Launch(program, std::move(arguments), std::move(donated), std::move(outputs), launch_id, context, std::move(future),
-           std::move(credit));
+    Launch(program, std::move(arguments), donated, std::move(outputs), launch_id, context, future, std::move(credit));
     program.reset();
   };
   Submit(program->hosts(), program->spans_hosts(), 0, 0, std::move(issue), std::move(fail));
@@ -190,8 +188,8 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
 }
 
 void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
-                         std::vector<int> donated, std::vector<BuffersRef> outputs, int launch_id, uint64_t context,
-                         FutureRef status, CreditRef credit) {
+                         const std::vector<int>& donated, std::vector<BuffersRef> outputs, int launch_id,
+                         uint64_t context, const FutureRef& status, CreditRef credit) {
   absl::Status why;
   for (const ArrayRecord& argument : arguments) {
     if (why.ok()) why = argument.Error();

@@ -6,9 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-
 namespace parkway::runtime {
 
 struct SliceSpec {
@@ -50,8 +47,5 @@ class Topology {
   std::vector<Host> hosts_;
   std::vector<Device> devices_;
 };
-
-// "cpu:1x2" (hosts x devices per host); INVALID_ARGUMENT says what is expected.
-absl::StatusOr<SliceSpec> ParseSliceSpec(absl::string_view text);
 
 }  // namespace parkway::runtime

@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/machine.h"
 #include "base/random.h"
+#include "base/run_in_task.h"
 #include "base/shutdown.h"
 #include "base/status_wire.h"
 #include "manager/streams.h"
@@ -26,11 +27,6 @@ namespace {
 constexpr absl::Duration kRefusedRetry = absl::Seconds(1);
 constexpr absl::Duration kGoodbyeTime = absl::Seconds(1);
 constexpr const char* kVersion = "1";
-
-std::string HostName() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
-}
 
 // The worker behind its connection to the manager. Lives in tasks of one executor.
 class ConnectedWorker {
@@ -252,16 +248,6 @@ WorkerHello MakeHello(const WorkerOptions& options, int port) {
   return hello;
 }
 
-// Runs `task` on the executor and waits for it.
-void RunOn(Executor* executor, std::function<void()> task) {
-  absl::Notification done;
-  executor->Post([&] {
-    task();
-    done.Notify();
-  });
-  done.WaitForNotification();
-}
-
 }  // namespace
 
 int RunWorkerRole(const WorkerOptions& options) {
@@ -285,7 +271,7 @@ int RunWorkerRole(const WorkerOptions& options) {
   std::atomic<bool> gave_up = false;
   manager::CompletionThread calls;
   std::unique_ptr<ConnectedWorker> worker;
-  RunOn(executor.get(), [&] {
+  RunInTask(*executor, [&] {
     worker = std::make_unique<ConnectedWorker>(executor.get(), calls.queue(), options,
                                                MakeHello(options, listening->port), socket_dir, [&] {
                                                  gave_up = true;
@@ -299,7 +285,7 @@ int RunWorkerRole(const WorkerOptions& options) {
   absl::Notification left;
   executor->Post([&] { worker->Leave(signal, [&] { left.Notify(); }); });
   left.WaitForNotification();
-  RunOn(executor.get(), [&] {
+  RunInTask(*executor, [&] {
     service.set_worker(nullptr);
     worker.reset();
   });

@@ -3,7 +3,6 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <fstream>
 #include <initializer_list>
 #include <set>
 #include <string>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/limits.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "engine/compiler/compile.h"
 #include "engine/compiler/options.h"
@@ -93,8 +93,9 @@ absl::Status ReadModule(const std::string& serialized, int num_devices, Compiled
     FillType(result, *program.add_output_shards());
   }
   std::set<int32_t> donated;
-  for (const auto& entry : module.input_output_alias().entries()) donated.insert(entry.parameter_number());
-  for (const auto& entry : module.buffer_donor().entries()) donated.insert(entry.parameter_number());
+  auto insert = [&](int64_t parameter) { donated.insert(static_cast<int32_t>(parameter)); };
+  for (const auto& entry : module.input_output_alias().entries()) insert(entry.parameter_number());
+  for (const auto& entry : module.buffer_donor().entries()) insert(entry.parameter_number());
   program.mutable_donated()->Add(donated.begin(), donated.end());
   program.set_spans_collectives(num_devices > 1 || HasCollectives(module));
   return absl::OkStatus();
@@ -229,15 +230,6 @@ absl::Status CheckCounts(const CompiledProgram& program) {
 }
 
 // ---- Fingerprint ----
-
-// The processor's features, on which generated code depends.
-std::string CpuFeatures() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (absl::StartsWith(line, "flags") || absl::StartsWith(line, "Features")) return line;
-  }
-  return "";
-}
 
 // SHA-256: executables are looked up by it, also those of other clients, so nobody may be able to make two that agree.
 std::string Fingerprint(const CompileJob& job, const std::string& options, const std::string& build) {

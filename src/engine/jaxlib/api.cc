@@ -119,7 +119,7 @@ absl::StatusOr<PyRef> Aval(const Api& api, const Type& type) {
   if (dtype == api.dtypes.end()) {
     return absl::InvalidArgumentError(absl::StrCat("arrays of type ", ifrt::Name(type.dtype), " can't be on a device"));
   }
-  PyRef shape(PyTuple_New(type.dims.size()));
+  PyRef shape(PyTuple_New(static_cast<Py_ssize_t>(type.dims.size())));
   if (!shape) return TakePythonError();
   for (size_t i = 0; i < type.dims.size(); ++i) {
     PyObject* size = PyLong_FromLongLong(type.dims[i]);
@@ -130,14 +130,14 @@ absl::StatusOr<PyRef> Aval(const Api& api, const Type& type) {
 }
 
 absl::StatusOr<PyRef> ListOf(absl::Span<PyObject* const> objects) {
-  PyRef list(PyList_New(objects.size()));
+  PyRef list(PyList_New(static_cast<Py_ssize_t>(objects.size())));
   if (!list) return TakePythonError();
   for (size_t i = 0; i < objects.size(); ++i) PyList_SET_ITEM(list.get(), i, Py_NewRef(objects[i]));
   return list;
 }
 
 absl::StatusOr<PyRef> ListOf(absl::Span<const int> numbers) {
-  PyRef list(PyList_New(numbers.size()));
+  PyRef list(PyList_New(static_cast<Py_ssize_t>(numbers.size())));
   if (!list) return TakePythonError();
   for (size_t i = 0; i < numbers.size(); ++i) {
     PyObject* number = PyLong_FromLong(numbers[i]);

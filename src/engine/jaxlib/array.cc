@@ -91,7 +91,7 @@ absl::StatusOr<ShardRef> JaxArray::ShardOn(int device) {
     if (!arrays) return TakePythonError();
     std::vector<ShardRef> shards;
     for (size_t i = 0; i < layout_->devices.size(); ++i) {
-      PyObject* array = set_->single ? whole_.get() : PyList_GetItem(arrays.get(), i);
+      PyObject* array = set_->single ? whole_.get() : PyList_GetItem(arrays.get(), static_cast<Py_ssize_t>(i));
       if (array == nullptr) return TakePythonError();
       shards.push_back(std::make_shared<Shard>(Shard{HeldRef(PyRef::Borrow(array)), set_}));
     }

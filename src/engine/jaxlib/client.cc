@@ -1,8 +1,10 @@
 #include "engine/jaxlib/client.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 
 namespace parkway::engine {
@@ -34,6 +36,14 @@ absl::StatusOr<std::shared_ptr<Client>> Client::Wrap(const Api& api, PyRef objec
   if (device == nullptr) return absl::UnknownError(absl::StrCat("XLA's client has no device ", first_id));
   PARKWAY_ASSIGN_OR_RETURN(client->memory_kinds_, MemoryKinds(api, device));
   return client;
+}
+
+absl::StatusOr<int> Client::MemoryKind(const std::string& kind) const {
+  if (kind.empty()) return 0;
+  auto found = std::find(memory_kinds_.begin(), memory_kinds_.end(), kind);
+  if (found != memory_kinds_.end()) return static_cast<int>(found - memory_kinds_.begin());
+  return absl::InvalidArgumentError(
+      absl::StrCat("memory kind '", kind, "' is none of this platform's: ", absl::StrJoin(memory_kinds_, ", ")));
 }
 
 absl::StatusOr<DeviceSetRef> Client::Devices(const std::vector<int>& ids) {
@@ -68,7 +78,7 @@ absl::StatusOr<DeviceSetRef> Client::MakeDeviceSet(const std::vector<int>& ids) 
   PARKWAY_ASSIGN_OR_RETURN(PyRef local_devices, ListOf(local));
   PARKWAY_ASSIGN_OR_RETURN(PyRef list, CallPython(api_.device_list, {devices.get()}));
   for (const std::string& kind : memory_kinds_) {
-    PyRef name(PyUnicode_FromStringAndSize(kind.data(), kind.size()));
+    PyRef name(PyUnicode_FromStringAndSize(kind.data(), static_cast<Py_ssize_t>(kind.size())));
     if (!name) return TakePythonError();
     PARKWAY_ASSIGN_OR_RETURN(PyRef sharding, all.size() == 1
                                                  ? CallPython(api_.single_sharding, {all[0], name.get()})

@@ -36,6 +36,8 @@ class Client {
 
   PyObject* object() const { return object_.get(); }
   const std::vector<std::string>& memory_kinds() const { return memory_kinds_; }
+  // Where a kind stands among them; the default for an empty name. INVALID_ARGUMENT for one that isn't there.
+  absl::StatusOr<int> MemoryKind(const std::string& kind) const;
   absl::StatusOr<DeviceSetRef> Devices(const std::vector<int>& ids);
   // Of local devices, given by their numbers.
   absl::StatusOr<DeviceSetRef> LocalDevices(absl::Span<const int> locals);

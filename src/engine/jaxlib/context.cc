@@ -15,8 +15,10 @@ namespace parkway::engine {
 namespace {
 
 constexpr char kGlooKeys[] = "cpu:gloo/";
-// XLA numbers the devices of host r from here times r.
 constexpr int kIdsPerHost = 2048;
+
+// XLA's number of a host's device.
+int ClientId(int rank, size_t ordinal) { return kIdsPerHost * rank + static_cast<int>(ordinal); }
 
 absl::Status CheckMembers(const ContextSpec& spec, int num_local) {
   size_t ranks = 0;
@@ -48,7 +50,7 @@ JaxContext::JaxContext(const Api& api, ContextSpec spec)
       members_(std::move(spec.members)),
       keys_(std::make_shared<KeyStore>(std::move(spec.publish))) {
   for (const ContextMember& member : members_) {
-    for (size_t i = 0; i < member.devices.size(); ++i) ids_[member.devices[i]] = kIdsPerHost * member.rank + i;
+    for (size_t i = 0; i < member.devices.size(); ++i) ids_[member.devices[i]] = ClientId(member.rank, i);
   }
 }
 
@@ -73,9 +75,9 @@ void JaxContext::SeedTopology() {
     local.set_process_id(member.rank);
     local.set_boot_id(absl::StrCat("parkway-", id_, "-", member.rank));
     for (size_t i = 0; i < member.devices.size(); ++i) {
-      const int id = kIdsPerHost * member.rank + i;
+      const int id = ClientId(member.rank, i);
       xla::coordination::TopologyDevice& device = *local.add_devices();
-      device.set_local_device_ordinal(i);
+      device.set_local_device_ordinal(static_cast<int32_t>(i));
       device.set_global_device_id(id);
       device.set_device_kind("cpu");
       device.set_to_string(absl::StrCat("CpuDevice(id=", id, ")"));
@@ -104,13 +106,13 @@ absl::Status JaxContext::Connect(const std::string& bind_host, int num_local) {
     PARKWAY_RETURN_IF_ERROR(server->Connect(rank_, keys_, connect));
   }
   PyRef rank(PyLong_FromLong(rank_));
-  PyRef ranks(PyLong_FromLong(members_.size()));
+  PyRef ranks(PyLong_FromLong(static_cast<long>(members_.size())));
   PyRef devices(PyLong_FromLong(num_local));
   PyRef host(PyUnicode_FromString(bind_host.c_str()));
   PARKWAY_ASSIGN_OR_RETURN(PyRef client, CallPython(api_.context_client, {distributed.get(), rank.get(), ranks.get(),
                                                                           devices.get(), host.get()}));
   absl::StatusOr<std::shared_ptr<Client>> wrapped =
-      Client::Wrap(api_, std::move(client), kIdsPerHost * rank_, num_local);
+      Client::Wrap(api_, std::move(client), ClientId(rank_, 0), num_local);
   if (!wrapped.ok()) return wrapped.status();
   absl::MutexLock lock(&mutex_);
   client_ = *std::move(wrapped);
@@ -134,7 +136,7 @@ absl::StatusOr<std::shared_ptr<JaxExecutable>> JaxContext::Load(const LoadSpec& 
     client = client_;
   }
   PARKWAY_ASSIGN_OR_RETURN(std::shared_ptr<JaxExecutable> executable,
-                           JaxExecutable::Load(api_, std::move(client), shared_from_this(), ids, spec));
+                           JaxExecutable::Load(api_, client, shared_from_this(), ids, spec));
   absl::MutexLock lock(&mutex_);
   if (!closed_.ok()) {
     executable->Unload();

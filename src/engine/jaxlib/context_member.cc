@@ -3,9 +3,8 @@
 //
 //   open C RANK DEVICES...   one number of devices for each member; lease device ids count up over them
 //   key C HEX HEX            a coordination key and its value, from another member
-//   run C ROUNDS IDS... | NAME IDS... | ...   chains of all-reduces, each over the lease devices named; ROUNDS times
-//   all of them,
-//                            pipelined, and every value of every round checked
+//   run C ROUNDS NAME IDS... | NAME IDS... | ...   chains of all-reduces, each over the lease devices named; ROUNDS
+//                            times all of them, pipelined, and every value of every round checked
 //   loop C NAME IDS...       all-reduces until one fails
 //   adopt C                  launches in the local client on the last loop's results
 //   close C
@@ -122,7 +121,7 @@ class Member {
     int next = 0;
     for (int count; words >> count;) {
       ContextMember& member = spec.members.emplace_back();
-      member.rank = spec.members.size() - 1;
+      member.rank = static_cast<int>(spec.members.size()) - 1;
       for (int i = 0; i < count; ++i) member.devices.push_back(next++);
     }
     joined.first_device = spec.members[spec.rank].devices[0];
@@ -162,16 +161,16 @@ class Member {
       const int local = id - joined.first_device;
       const bool here = local >= 0 && local < devices_;
       chain.ids.push_back(id);
-      chain.sum += id + 1;
+      chain.sum += static_cast<float>(id + 1);
       if (here) chain.locals.push_back(local);
       spec.local_devices.push_back(here ? local : -1);
     }
     if (chain.locals.empty()) return chain;
     PARKWAY_ASSIGN_OR_RETURN(TestProgram program, ReadTestProgram(programs_, chain.name));
-    chain.elements = program.parameters[0].dims[0];
+    chain.elements = static_cast<int>(program.parameters[0].dims[0]);
     std::vector<HostShard> shards;
     for (int local : chain.locals) {
-      std::vector<float> values(chain.elements, joined.first_device + local + 1);
+      std::vector<float> values(chain.elements, static_cast<float>(joined.first_device + local + 1));
       shards.push_back({local, program.parameters[0],
                         Bytes::OfString(std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size()))});
     }
@@ -195,7 +194,7 @@ class Member {
         status = bytes.status();
         for (int i = 0; status.ok() && i < chain.elements; ++i) {
           float value = 0;
-          std::memcpy(&value, bytes->data + 4 * i, 4);
+          std::memcpy(&value, bytes->data + size_t{4} * i, 4);
           if (value != chain.sum)
             status = absl::UnknownError(absl::StrCat(chain.name, " gave ", value, " for ", chain.sum));
         }
@@ -219,8 +218,8 @@ class Member {
     std::vector<std::pair<ArrayRef, const Chain*>> outputs;
     for (int round = 0; round < rounds; ++round) {
       for (const Chain& chain : chains) {
-        PARKWAY_ASSIGN_OR_RETURN(LaunchResult result,
-                                 (*engine_)->Launch(*chain.executable, {chain.argument}, {}, [](absl::Status) {}));
+        PARKWAY_ASSIGN_OR_RETURN(LaunchResult result, (*engine_)->Launch(*chain.executable, {chain.argument}, {},
+                                                                         [](const absl::Status&) {}));
         outputs.emplace_back(result.outputs[0], &chain);
       }
     }
@@ -233,11 +232,11 @@ class Member {
     while (true) {
       absl::Notification ended;
       absl::Status end;
-      PARKWAY_ASSIGN_OR_RETURN(LaunchResult result,
-                               (*engine_)->Launch(*chain.executable, {chain.argument}, {}, [&](absl::Status status) {
-                                 end = status;
-                                 ended.Notify();
-                               }));
+      PARKWAY_ASSIGN_OR_RETURN(LaunchResult result, (*engine_)->Launch(*chain.executable, {chain.argument}, {},
+                                                                       [&](const absl::Status& status) {
+                                                                         end = status;
+                                                                         ended.Notify();
+                                                                       }));
       ended.WaitForNotification();
       PARKWAY_RETURN_IF_ERROR(end);
       PARKWAY_RETURN_IF_ERROR(Check(result.outputs[0], chain));
@@ -261,7 +260,7 @@ class Member {
     absl::Notification ended;
     absl::Status end;
     PARKWAY_ASSIGN_OR_RETURN(LaunchResult result,
-                             (*engine_)->Launch(*add, {piece, piece}, {}, [&](absl::Status status) {
+                             (*engine_)->Launch(*add, {piece, piece}, {}, [&](const absl::Status& status) {
                                end = status;
                                ended.Notify();
                              }));
@@ -279,6 +278,7 @@ class Member {
 }  // namespace parkway::engine
 
 int main(int argc, char** argv) {
+  if (argc != 2) return 2;
   parkway::engine::Member member(atoi(argv[1]));
   member.Serve();
 }

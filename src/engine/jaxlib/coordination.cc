@@ -6,6 +6,7 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
+#include "base/grpc_status.h"
 #include "base/status.h"
 #include "src/engine/jaxlib/coordination.grpc.pb.h"
 
@@ -15,10 +16,6 @@ namespace {
 namespace wire = xla::coordination;
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
 
 grpc::Status UnknownClient() {
   return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "this client never registered here");
@@ -37,8 +34,7 @@ class KeyReactor : public ServerUnaryReactor {
   KeyReactor(std::shared_ptr<KeyStore> store, const wire::GetKeyValueRequest& request,
              wire::GetKeyValueResponse& response)
       : store_(std::move(store)) {
-    const std::string key = request.key();
-    waiter_ = store_->Wait(key, [this, key, &response](absl::StatusOr<std::string> value) {
+    waiter_ = store_->Wait(request.key(), [this, key = request.key(), &response](absl::StatusOr<std::string> value) {
       if (!value.ok()) return Finish(ToGrpc(value.status()));
       response.mutable_kv()->set_key(key);
       response.mutable_kv()->set_value(*std::move(value));
@@ -83,24 +79,24 @@ class CoordinationServer::Service : public wire::CoordinationService::CallbackSe
     return Answer(context, known ? grpc::Status::OK : UnknownClient());
   }
 
-  ServerUnaryReactor* Heartbeat(CallbackServerContext* context, const wire::HeartbeatRequest* request,
+  ServerUnaryReactor* Heartbeat(CallbackServerContext* context, const wire::HeartbeatRequest* /*request*/,
                                 wire::HeartbeatResponse* response) override {
     response->set_service_incarnation(incarnation_);
     return Answer(context, grpc::Status::OK);
   }
 
-  ServerUnaryReactor* ShutdownTask(CallbackServerContext* context, const wire::ShutdownTaskRequest* request,
-                                   wire::ShutdownTaskResponse* response) override {
+  ServerUnaryReactor* ShutdownTask(CallbackServerContext* context, const wire::ShutdownTaskRequest* /*request*/,
+                                   wire::ShutdownTaskResponse* /*response*/) override {
     return Answer(context, grpc::Status::OK);
   }
 
-  ServerUnaryReactor* PollForError(CallbackServerContext* context, const wire::PollForErrorRequest* request,
-                                   wire::PollForErrorResponse* response) override {
+  ServerUnaryReactor* PollForError(CallbackServerContext* /*context*/, const wire::PollForErrorRequest* request,
+                                   wire::PollForErrorResponse* /*response*/) override {
     return new LifetimeReactor(server_, request->incarnations().task_incarnation());
   }
 
   ServerUnaryReactor* InsertKeyValue(CallbackServerContext* context, const wire::InsertKeyValueRequest* request,
-                                     wire::InsertKeyValueResponse* response) override {
+                                     wire::InsertKeyValueResponse* /*response*/) override {
     auto store = server_.StoreOf(request->incarnations().task_incarnation());
     if (store != nullptr) store->InsertOwn(request->kv().key(), request->kv().value());
     return Answer(context, store != nullptr ? grpc::Status::OK : UnknownClient());
@@ -125,7 +121,7 @@ class CoordinationServer::Service : public wire::CoordinationService::CallbackSe
   }
 
   ServerUnaryReactor* DeleteKeyValue(CallbackServerContext* context, const wire::DeleteKeyValueRequest* request,
-                                     wire::DeleteKeyValueResponse* response) override {
+                                     wire::DeleteKeyValueResponse* /*response*/) override {
     auto store = server_.StoreOf(request->incarnations().task_incarnation());
     if (store != nullptr) store->Erase(request->key());
     return Answer(context, store != nullptr ? grpc::Status::OK : UnknownClient());
@@ -154,7 +150,7 @@ absl::Status CoordinationServer::Start() {
   if (server == nullptr || port == 0) {
     return absl::FailedPreconditionError("no port on loopback for the coordination of collectives");
   }
-  server.release();
+  (void)server.release();  // it serves until the process ends
   address_ = absl::StrCat("127.0.0.1:", port);
   return absl::OkStatus();
 }

@@ -3,16 +3,14 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "engine/jaxlib/program.h"
+#include "ifrt/shape.h"
 
 namespace parkway::engine {
 namespace {
 
-std::string Describe(const Type& type) {
-  return absl::StrCat(std::string(ifrt::Name(type.dtype)), "[", absl::StrJoin(type.dims, ","), "]");
-}
+std::string Describe(const Type& type) { return absl::StrCat(ifrt::Name(type.dtype), ifrt::DimsToString(type.dims)); }
 
 bool Contains(absl::Span<const int> numbers, int number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
@@ -20,17 +18,10 @@ bool Contains(absl::Span<const int> numbers, int number) {
 
 JaxArray& Of(const ArrayRef& array) { return static_cast<JaxArray&>(*array); }
 
-absl::StatusOr<int> MemoryKind(const Client& client, const std::string& kind) {
-  if (kind.empty()) return 0;
-  const std::vector<std::string>& kinds = client.memory_kinds();
-  auto found = std::find(kinds.begin(), kinds.end(), kind);
-  if (found != kinds.end()) return static_cast<int>(found - kinds.begin());
-  return absl::InvalidArgumentError(absl::StrCat("memory kind ", kind, "; there are ", absl::StrJoin(kinds, ", ")));
-}
-
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<JaxExecutable>> JaxExecutable::Load(const Api& api, std::shared_ptr<Client> client,
+absl::StatusOr<std::shared_ptr<JaxExecutable>> JaxExecutable::Load(const Api& api,
+                                                                   const std::shared_ptr<Client>& client,
                                                                    std::shared_ptr<LaunchGate> gate,
                                                                    const std::vector<int>& ids, const LoadSpec& spec) {
   PARKWAY_RETURN_IF_ERROR(RefuseHostCallbacks(spec.program.view()));
@@ -46,8 +37,10 @@ absl::StatusOr<std::shared_ptr<JaxExecutable>> JaxExecutable::Load(const Api& ap
     return absl::InvalidArgumentError(absl::StrCat("program ", spec.name, " has no device on this host"));
   }
   PARKWAY_ASSIGN_OR_RETURN(PyRef device_ids, ListOf(ids));
-  PyRef program(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(spec.program.data), spec.program.size));
-  PyRef options(PyBytes_FromStringAndSize(spec.compile_options.data(), spec.compile_options.size()));
+  PyRef program(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(spec.program.data),
+                                          static_cast<Py_ssize_t>(spec.program.size)));
+  PyRef options(
+      PyBytes_FromStringAndSize(spec.compile_options.data(), static_cast<Py_ssize_t>(spec.compile_options.size())));
   if (!program || !options) return TakePythonError();
   PARKWAY_ASSIGN_OR_RETURN(PyRef loaded, CallPython(api.load, {client->object(), program.get(), options.get(),
                                                                executable->set_->list.get(), device_ids.get()}));
@@ -70,7 +63,7 @@ absl::Status JaxExecutable::FillFrom(PyObject* loaded, const LoadSpec& spec) {
     layout->types.assign(set_->locals.size(), spec.outputs[i]);
     PARKWAY_ASSIGN_OR_RETURN(
         layout->memory_kind,
-        MemoryKind(*client_, i < spec.output_memory_kinds.size() ? spec.output_memory_kinds[i] : ""));
+        client_->MemoryKind(i < spec.output_memory_kinds.size() ? spec.output_memory_kinds[i] : ""));
     PARKWAY_ASSIGN_OR_RETURN(PyRef aval, Aval(api_, spec.outputs[i]));
     PARKWAY_ASSIGN_OR_RETURN(PyRef handler,
                              CallPython(api_.result_handler, {aval.get(), set_->shardings[layout->memory_kind].get()}));
@@ -139,13 +132,13 @@ absl::Status JaxExecutable::WaitForArguments(absl::Span<const ArrayRef> argument
 
 absl::StatusOr<PyRef> JaxExecutable::WrapArguments(absl::Span<const ArrayRef> arguments,
                                                    absl::Span<const int> donated) {
-  PyRef list(PyList_New(arguments.size()));
+  PyRef list(PyList_New(static_cast<Py_ssize_t>(arguments.size())));
   if (!list) return TakePythonError();
   for (size_t i = 0; i < arguments.size(); ++i) {
     JaxArray& array = Of(arguments[i]);
     PARKWAY_ASSIGN_OR_RETURN(PyObject * wrapped, array.On(set_));
     // The program writes where it wants: what must survive goes in as a copy.
-    if (aliased_[i] && (!Contains(donated, i) || array.SharesShards())) {
+    if (aliased_[i] && (!Contains(donated, static_cast<int>(i)) || array.SharesShards())) {
       PyObject* sharding = set_->shardings[array.layout()->memory_kind].get();
       PyRef copies(PyObject_CallFunction(api_.copy_arrays, "[O][O][O][O]", wrapped, set_->list.get(), sharding,
                                          api_.always_copy));

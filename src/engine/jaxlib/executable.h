@@ -28,7 +28,7 @@ class LaunchGate {
 class JaxExecutable : public Executable {
  public:
   // `ids` are the client's device ids in the executable's order. `gate` may be null.
-  static absl::StatusOr<std::shared_ptr<JaxExecutable>> Load(const Api& api, std::shared_ptr<Client> client,
+  static absl::StatusOr<std::shared_ptr<JaxExecutable>> Load(const Api& api, const std::shared_ptr<Client>& client,
                                                              std::shared_ptr<LaunchGate> gate,
                                                              const std::vector<int>& ids, const LoadSpec& spec);
   // Gives up jaxlib's executable, which keeps its client alive: no launch may follow, and none may be under way.

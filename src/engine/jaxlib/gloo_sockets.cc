@@ -82,7 +82,9 @@ int CutConnections(absl::Span<const std::string> listeners) {
     if (entry->d_name[0] != '.') fds.push_back(atoi(entry->d_name));
   }
   closedir(directory);
-  return std::count_if(fds.begin(), fds.end(), [&](int fd) { return CutIfNamed(fd, listeners); });
+  int cut = 0;
+  for (int fd : fds) cut += CutIfNamed(fd, listeners) ? 1 : 0;
+  return cut;
 }
 
 }  // namespace parkway::engine

@@ -1,12 +1,11 @@
 #include "engine/jaxlib/jaxlib_engine.h"
 
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "engine/jaxlib/array.h"
 #include "engine/jaxlib/context.h"
@@ -18,16 +17,6 @@ namespace parkway::engine {
 namespace {
 
 const JaxArray& Of(const ArrayRef& array) { return static_cast<const JaxArray&>(*array); }
-
-// What XLA's code generation looks at, as the kernel names it.
-std::string CpuFeatures() {
-  std::ifstream cpus("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(cpus, line)) {
-    if (absl::StartsWith(line, "flags") || absl::StartsWith(line, "Features")) return line.substr(line.find(':') + 1);
-  }
-  return "";
-}
 
 // Bytes of a dense array, or -1 when that is no size.
 int64_t DenseBytes(const Type& type) {
@@ -60,7 +49,6 @@ class JaxlibEngine : public Engine {
   }
 
  private:
-  absl::StatusOr<int> MemoryKind(const std::string& kind) const;
   absl::Status CheckDevices(absl::Span<const int> devices) const;
   absl::StatusOr<ArrayRef> Put(ArrayLayoutRef layout, std::vector<Bytes> bytes);
   absl::StatusOr<PyRef> PutShards(const ArrayLayout& layout, const DeviceSet& set, absl::Span<Bytes> bytes);
@@ -87,15 +75,6 @@ absl::Status JaxlibEngine::Start() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> JaxlibEngine::MemoryKind(const std::string& kind) const {
-  if (kind.empty()) return 0;
-  const std::vector<std::string>& kinds = capabilities_.memory_kinds;
-  auto found = std::find(kinds.begin(), kinds.end(), kind);
-  if (found != kinds.end()) return static_cast<int>(found - kinds.begin());
-  return absl::InvalidArgumentError(
-      absl::StrCat("memory kind \"", kind, "\" is none of this platform's: ", absl::StrJoin(kinds, ", ")));
-}
-
 absl::Status JaxlibEngine::CheckDevices(absl::Span<const int> devices) const {
   std::vector<bool> seen(options_.devices, false);
   if (devices.empty()) return absl::InvalidArgumentError("an array needs a shard on at least one device of the host");
@@ -112,7 +91,7 @@ absl::Status JaxlibEngine::CheckDevices(absl::Span<const int> devices) const {
 
 absl::StatusOr<ArrayRef> JaxlibEngine::MakeArray(const std::string& memory_kind, std::vector<HostShard> shards) {
   auto layout = std::make_shared<ArrayLayout>();
-  PARKWAY_ASSIGN_OR_RETURN(layout->memory_kind, MemoryKind(memory_kind));
+  PARKWAY_ASSIGN_OR_RETURN(layout->memory_kind, local_->MemoryKind(memory_kind));
   std::vector<Bytes> bytes;
   for (HostShard& shard : shards) {
     const int64_t size = DenseBytes(shard.type);

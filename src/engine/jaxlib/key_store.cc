@@ -39,6 +39,7 @@ void KeyStore::Erase(const std::string& key) {
 absl::StatusOr<std::string> KeyStore::Find(const std::string& key) const {
   absl::MutexLock lock(&mutex_);
   auto found = values_.find(key);
+  // XLA's client knows by this code that the key isn't there yet.
   if (found == values_.end()) return absl::NotFoundError(absl::StrCat("no coordination key ", key));
   return found->second;
 }

@@ -31,12 +31,13 @@ absl::StatusOr<PyRef> NumpyOfBytes(PyObject* dtype, absl::Span<const int64_t> di
   auto owner = std::make_unique<std::shared_ptr<const void>>(std::move(bytes.owner));
   PyRef capsule(PyCapsule_New(owner.get(), kOwner, DropOwner));
   if (!capsule) return TakePythonError();
-  owner.release();
+  (void)owner.release();  // the capsule's now
   std::vector<npy_intp> shape(dims.begin(), dims.end());
   static uint8_t nothing[64];  // an empty array needs an address too
   void* data = bytes.data == nullptr ? nothing : const_cast<uint8_t*>(bytes.data);
-  PyRef array(PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(Py_NewRef(dtype)), shape.size(),
-                                   shape.data(), nullptr, data, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED, nullptr));
+  PyRef array(PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(Py_NewRef(dtype)),
+                                   static_cast<int>(shape.size()), shape.data(), nullptr, data,
+                                   NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED, nullptr));
   if (!array) return TakePythonError();
   if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.get()), capsule.release()) != 0) {
     return TakePythonError();

@@ -14,14 +14,14 @@ using google::protobuf::io::CodedInputStream;
 // Calls `read` with the number and payload of every length-delimited field, and with the value of every varint.
 template <typename OnBytes, typename OnVarint>
 void ForEachField(std::string_view message, OnBytes on_bytes, OnVarint on_varint) {
-  CodedInputStream stream(reinterpret_cast<const uint8_t*>(message.data()), message.size());
+  CodedInputStream stream(reinterpret_cast<const uint8_t*>(message.data()), static_cast<int>(message.size()));
   while (uint32_t tag = stream.ReadTag()) {
     const int field = WireFormatLite::GetTagFieldNumber(tag);
     if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
       uint32_t size = 0;
       if (!stream.ReadVarint32(&size)) return;
       const size_t at = stream.CurrentPosition();
-      if (size > message.size() - at || !stream.Skip(size)) return;
+      if (size > message.size() - at || !stream.Skip(static_cast<int>(size))) return;
       on_bytes(field, message.substr(at, size));
     } else if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_VARINT) {
       uint64_t value = 0;

@@ -1,6 +1,6 @@
 // Python references that outlive the GIL. Arrays, views and executables are dropped by whoever held them last, on
 // threads that must not wait for the GIL: their references go to a queue, which the next call into Python or a thread
-// of its own empties within kDropDelay.
+// of its own empties within limits::kDropDelay.
 //
 // Include this in .cc files only: it brings Python.h.
 #pragma once

@@ -223,7 +223,7 @@ class SimState : public std::enable_shared_from_this<SimState> {
     if (run->hangs) return;
     if (run->context == nullptr || run->context->members == 1 || world == nullptr) return Execute(run);
     world->Arrive(run->context->id, run->context->members, launch, run->context->rank, run->program,
-                  [self = shared_from_this(), run](absl::Status status) {
+                  [self = shared_from_this(), run](const absl::Status& status) {
                     self->Later(absl::ZeroDuration(),
                                 [self, run, status] { status.ok() ? self->Execute(run) : self->End(run, status); });
                   });
