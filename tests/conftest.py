@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -15,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from environment import clean_environment
 
-ROOT = Path(__file__).resolve().parent.parent
 CLIENT_SECONDS = 120
 LOG_LINES = 40
 
@@ -35,13 +34,6 @@ def find_binary() -> str:
     binary = os.environ.get("PARKWAY_BINARY", str(Path(sys.prefix) / "bin" / "parkway"))
     assert os.access(binary, os.X_OK), f"{binary} is not there; run `make build`, or set PARKWAY_BINARY"
     return binary
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's environment without what points JAX somewhere."""
-    return {
-        key: value for key, value in os.environ.items() if not re.match(r"JAX_|IFRT_PROXY_|XLA_|TPU_|MEGASCALE_", key)
-    }
 
 
 @dataclass

@@ -8,7 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from conftest import clean_environment
+from environment import clean_environment
 
 
 def free_ports(count: int) -> list[int]:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, clean_environment
+from environment import ROOT, clean_environment
 
 sys.path.insert(0, str(ROOT / "bench"))
 from report import table

@@ -5,7 +5,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import clean_environment
+from environment import clean_environment
 
 
 def run_python(program: str, **env: str) -> str:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from environment import clean_environment
 
 CLIENT = """
 import jax, numpy as np
