@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -70,6 +71,8 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
   void Settle();
   // Runs `then` once settled, perhaps now.
   void WhenSettled(absl::AnyInvocable<void()> then);
+  // What still waits, which then never runs: it may hold references to these very buffers.
+  std::vector<absl::AnyInvocable<void()>> TakeWaiters() { return std::exchange(waiters_, {}); }
 
   void FreeAll();
   void FreeShard(int device);

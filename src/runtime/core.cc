@@ -22,6 +22,12 @@ SessionImpl::~SessionImpl() {
   core_->sequencer->Close(id_);
   core_->engines->DropCallbacks(id_);
   for (uint64_t job : compiles_) core_->options.compiler->Cancel(job);
+  // Nobody is left to be told; and who waits for an array that never came holds it.
+  std::vector<std::vector<absl::AnyInvocable<void()>>> waiters;
+  core_->engines->ForEachBuffers([&](Buffers& buffers) {
+    if (buffers.session() == id_) waiters.push_back(buffers.TakeWaiters());
+  });
+  waiters.clear();
   arrays_.clear();
   programs_.clear();
   closed_(this);
