@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 
 namespace parkway::ifrt {
 
@@ -18,7 +18,7 @@ class InternTable {
   // The live object of that key, or else `make()`, which must depend on the key alone.
   template <typename Make>
   std::shared_ptr<const T> Get(std::string key, Make make) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     auto [it, inserted] = entries_.try_emplace(std::move(key));
     if (!inserted) {
       if (auto live = it->second.lock()) return live;
@@ -30,20 +30,22 @@ class InternTable {
   }
 
   size_t size() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return entries_.size();
   }
 
  private:
-  void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // Under mutex_.
+  void Sweep() {
     absl::erase_if(entries_, [](const auto& entry) { return entry.second.expired(); });
     sweep_at_ = std::max<size_t>(kFirstSweep, 2 * entries_.size());
   }
 
   static constexpr size_t kFirstSweep = 1024;
-  mutable absl::Mutex mutex_;
-  absl::flat_hash_map<std::string, std::weak_ptr<const T>> entries_ ABSL_GUARDED_BY(mutex_);
-  size_t sweep_at_ ABSL_GUARDED_BY(mutex_) = kFirstSweep;
+  // No absl::Mutex: a system's Abseil is not built for ThreadSanitizer, which then can't see its locks.
+  mutable std::mutex mutex_;
+  absl::flat_hash_map<std::string, std::weak_ptr<const T>> entries_;
+  size_t sweep_at_ = kFirstSweep;
 };
 
 }  // namespace parkway::ifrt
