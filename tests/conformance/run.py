@@ -17,6 +17,9 @@ import uuid
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from client_venvs import python_with  # noqa: E402
+
 BINARY = Path(os.environ.get("PARKWAY_BINARY", Path(sys.prefix) / "bin" / "parkway"))
 PLUGIN = HERE / "jax_tests" / "report_plugin.py"
 EXPECTED = HERE / "jax_tests" / "expected.txt"
@@ -36,22 +39,6 @@ def client_environment() -> dict[str, str]:
         "PYTHONPATH": str(PLUGIN.parent),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-
-
-def client_python() -> Path:
-    """A virtual environment with the client's JAX, kept in the user's cache."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    cache = home / "parkway" / f"conformance-jax-{JAX_VERSION}"
-    python, complete = cache / "bin" / "python", cache / ".complete"
-    if not complete.exists():
-        print(f"making {cache} with JAX {JAX_VERSION}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(cache)], check=True)
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *CLIENT_PACKAGES],
-            check=True,
-        )
-        complete.touch()
-    return python
 
 
 def expected_tests(files: list[str]) -> dict[str, list[str]]:
@@ -150,7 +137,7 @@ def main() -> int:
     if not (folder / "pjit_test.py").is_file():
         sys.exit(f"{folder} is not the tests/ folder of a JAX checkout: it has no pjit_test.py")
     by_file = expected_tests([file for file in arguments.files.split(",") if file])
-    python = arguments.python or client_python()
+    python = arguments.python or python_with(*CLIENT_PACKAGES)
     total, bad = collections.Counter(), []
     print(f"{'file':42s}" + "".join(f"{outcome:>9s}" for outcome in OUTCOMES), flush=True)
     with Cluster(*map(int, arguments.shape.split("x"))) as cluster:
