@@ -6,6 +6,7 @@ many virtual devices as the program, and no peers: the executable that comes out
 
 import collections
 import gc
+import re
 
 from jaxlib import _jax, lapack, xla_client
 from jaxlib import version as jaxlib_version
@@ -31,6 +32,15 @@ _SUSPECTS = tuple(t.encode() for t in _CALLBACK_TARGETS) + (b"send_v", b"recv_v"
 _CALLBACKS_REFUSED = (
     "UNIMPLEMENTED: {name} calls back into Python on the host ({what}), which Parkway's CPU engine does not do: "
     "take jax.debug.print, jax.debug.callback, jax.pure_callback and jax.experimental.io_callback out of it"
+)
+
+# XLA's collectives on CPUs write past the end of arrays of two-bit integers.
+_TWO_BIT_COLLECTIVE = re.compile(
+    r" = \(?[su]2\[.* (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
+)
+_TWO_BITS_REFUSED = (
+    "UNIMPLEMENTED: {name} moves int2 or uint2 values between devices ({what}), which XLA can't do on CPUs: "
+    "convert them to int8 or uint8 first"
 )
 
 # xla.PrimitiveType of MLIR's element types.
@@ -162,8 +172,16 @@ def _costs(executable):
     return {str(key): float(value) for key, value in costs.items()}
 
 
+def _refuse_two_bit_collectives(name, text):
+    found = _TWO_BIT_COLLECTIVE.search(text)
+    if found:
+        raise _Refused(_TWO_BITS_REFUSED.format(name=name, what=found[1]))
+
+
 def _describe(client, executable):
     module = executable.hlo_modules()[0]
+    text = module.to_string()
+    _refuse_two_bit_collectives(module.name, text)
     memory = executable.get_compiled_memory_stats()
     return {
         "name": module.name,
@@ -181,7 +199,7 @@ def _describe(client, executable):
             memory.temp_size_in_bytes,
         ),
         "costs": _costs(executable),
-        "text": module.to_string(),
+        "text": text,
         "hlo": module.as_serialized_hlo_module_proto(),
     }
 
@@ -217,5 +235,5 @@ def compile(program: bytes, options: bytes, num_devices: int) -> dict | str:
         devices = _jax.DeviceList(tuple(client.devices()[:num_devices]))
         executable = client.compile_and_load(program, devices, xla_client.CompileOptions.ParseFromString(options))
         return _describe(client, executable)
-    except _jax.JaxRuntimeError as error:
+    except (_Refused, _jax.JaxRuntimeError) as error:
         return str(error)

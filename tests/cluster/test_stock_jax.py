@@ -14,7 +14,7 @@ def run_checks(cluster, *words, tcp: bool = False):
     assert client.returncode == 0, client.stdout + client.stderr + cluster.logs()
 
 
-@pytest.mark.parametrize("checks", ["arrays.py", "programs.py", "introspection.py"])
+@pytest.mark.parametrize("checks", ["arrays.py", "data.py", "programs.py", "introspection.py"])
 def test_stock_jax(cluster, checks):
     run_checks(cluster, STOCK / checks)
 

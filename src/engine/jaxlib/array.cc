@@ -67,11 +67,9 @@ absl::StatusOr<PyRef> JaxArray::Wrap(const DeviceSet& set) {
     shards.push_back(std::move(shard));
   }
   if (foreign) return Adopt(set, shards);
-  PyObject* sharding = set.shardings[layout_->memory_kind].get();
   if (set.single) return PyRef::Borrow(arrays[0]);
-  PARKWAY_ASSIGN_OR_RETURN(PyRef aval, Aval(api_, type(set.locals[0])));
   PARKWAY_ASSIGN_OR_RETURN(PyRef list, ListOf(arrays));
-  return CallPython(api_.array_type, {aval.get(), sharding, list.get(), Py_True, Py_True});
+  return OverDevices(api_, type(set.locals[0]), set, layout_->memory_kind, list.get());
 }
 
 absl::StatusOr<PyRef> JaxArray::Adopt(const DeviceSet& set, const std::vector<ShardRef>& shards) {
@@ -118,6 +116,12 @@ absl::StatusOr<Bytes> JaxArray::ViewReady(int device) {
   PyRef view(PyObject_CallMethodNoArgs(shard->array.get(), api_.name_to_numpy));
   if (!view) return TakePythonError();
   return BytesOfNumpy(PyRef::Borrow(PyTuple_GET_ITEM(view.get(), 0)), shard->set);
+}
+
+absl::StatusOr<PyRef> OverDevices(const Api& api, const Type& type, const DeviceSet& set, int memory_kind,
+                                  PyObject* arrays) {
+  PARKWAY_ASSIGN_OR_RETURN(PyRef aval, Aval(api, type));
+  return CallPython(api.array_type, {aval.get(), set.shardings[memory_kind].get(), arrays, Py_True, Py_True});
 }
 
 absl::StatusOr<PyRef> PutNumpy(const Api& api, const Type& type, const DeviceSet& set, int memory_kind,

@@ -80,6 +80,9 @@ class JaxArray : public Array {
   std::vector<std::pair<DeviceSetRef, HeldRef>> wrapped_;  // over other device lists
 };
 
+// GIL: an array of jaxlib's over `set`, of its local devices' single-device ones.
+absl::StatusOr<PyRef> OverDevices(const Api& api, const Type& type, const DeviceSet& set, int memory_kind,
+                                  PyObject* arrays);
 // GIL: an array of jaxlib's on the local devices of `set`, of one numpy array for each. Aliases them where XLA can.
 absl::StatusOr<PyRef> PutNumpy(const Api& api, const Type& type, const DeviceSet& set, int memory_kind,
                                PyObject* numpy_list);

@@ -139,16 +139,37 @@ absl::StatusOr<PyRef> JaxExecutable::WrapArguments(absl::Span<const ArrayRef> ar
     PARKWAY_ASSIGN_OR_RETURN(PyObject * wrapped, array.On(set_));
     // The program writes where it wants: what must survive goes in as a copy.
     if (aliased_[i] && (!Contains(donated, static_cast<int>(i)) || array.SharesShards())) {
-      PyObject* sharding = set_->shardings[array.layout()->memory_kind].get();
-      PyRef copies(PyObject_CallFunction(api_.copy_arrays, "[O][O][O][O]", wrapped, set_->list.get(), sharding,
-                                         api_.always_copy));
-      if (!copies) return TakePythonError();
-      PyList_SET_ITEM(list.get(), i, Py_NewRef(PyList_GET_ITEM(copies.get(), 0)));
+      PARKWAY_ASSIGN_OR_RETURN(PyRef copy, Copy(array, wrapped));
+      PyList_SET_ITEM(list.get(), i, copy.release());
     } else {
       PyList_SET_ITEM(list.get(), i, Py_NewRef(wrapped));
     }
   }
   return list;
+}
+
+// Shard by shard: XLA copies no array of which a part lies on another host.
+absl::StatusOr<PyRef> JaxExecutable::Copy(const JaxArray& array, PyObject* wrapped) {
+  PyRef shards(set_->single ? PyRef() : PyRef(PyObject_GetAttr(wrapped, api_.name_arrays)));
+  if (!set_->single && !shards) return TakePythonError();
+  PyRef sources(PyList_New(0));
+  PyRef lists(PyList_New(0));
+  PyRef shardings(PyList_New(0));
+  PyRef semantics(PyList_New(0));
+  for (size_t i = 0; i < set_->locals.size(); ++i) {
+    PARKWAY_ASSIGN_OR_RETURN(DeviceSetRef one, client_->LocalDevices({set_->locals[i]}));
+    PyObject* source = set_->single ? wrapped : PyList_GetItem(shards.get(), static_cast<Py_ssize_t>(i));
+    if (source == nullptr || PyList_Append(sources.get(), source) != 0 ||
+        PyList_Append(lists.get(), one->list.get()) != 0 ||
+        PyList_Append(shardings.get(), one->shardings[array.layout()->memory_kind].get()) != 0 ||
+        PyList_Append(semantics.get(), api_.always_copy) != 0) {
+      return TakePythonError();
+    }
+  }
+  PARKWAY_ASSIGN_OR_RETURN(
+      PyRef copies, CallPython(api_.copy_arrays, {sources.get(), lists.get(), shardings.get(), semantics.get()}));
+  if (set_->single) return PyRef::Borrow(PyList_GET_ITEM(copies.get(), 0));
+  return OverDevices(api_, array.type(set_->locals[0]), *set_, array.layout()->memory_kind, copies.get());
 }
 
 absl::StatusOr<JaxExecutable::Launched> JaxExecutable::Execute(absl::Span<const ArrayRef> arguments,

@@ -50,6 +50,7 @@ class JaxExecutable : public Executable {
   absl::Status CheckArgument(size_t index, const JaxArray& array);
   absl::Status WaitForArguments(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated);
   absl::StatusOr<PyRef> WrapArguments(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated);
+  absl::StatusOr<PyRef> Copy(const JaxArray& array, PyObject* wrapped);
   absl::StatusOr<Launched> Execute(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated);
 
   absl::StatusOr<LaunchResult> Start(absl::Span<const ArrayRef> arguments, absl::Span<const int> donated,
