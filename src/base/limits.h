@@ -30,6 +30,8 @@ inline constexpr size_t kRepliesPerFlush = 64;                        // that ma
 inline constexpr absl::Duration kReplyFlush = absl::Milliseconds(3);  // for replies that nobody waits for
 inline constexpr size_t kLookupChunkBytes = size_t{4} << 20;          // one message of a host buffer that is read
 inline constexpr size_t kLookupOneMessageBytes = 256 << 10;           // buffers this small go out with their status
+inline constexpr size_t kMaxStatusInHeader = 2 << 10;  // text of an error that ends an RPC; encoded, three times that
+inline constexpr int kEarlyReadReplies = 64;  // of one session: reads whose bytes the client may wait for in a Lookup
 inline constexpr absl::Duration kClientKeepalive = absl::Seconds(10);  // a client's machine that vanished is noticed
 
 // ---- Credits of one session: taken before an operation is ordered ------------------------------------------------

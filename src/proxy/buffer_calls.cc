@@ -180,9 +180,7 @@ class LookupCall : public std::enable_shared_from_this<LookupCall> {
   void OnAccepted(bool ok) {
     if (!ok) return;
     Accept(context_);
-    absl::Status status = Begin();
-    if (!status.ok()) return writer_.Finish(ToGrpc(status), finished_op_.Arm(shared_from_this()));
-    WriteNext();
+    if (absl::Status status = Begin(); !status.ok()) Refuse(status);
   }
 
   absl::Status Begin() {
@@ -192,9 +190,15 @@ class LookupCall : public std::enable_shared_from_this<LookupCall> {
       return absl::InvalidArgumentError("a request for a host buffer can't be read");
     }
     PARKWAY_ASSIGN_OR_RETURN(HostBuffersRef buffers, context_.buffers.Find(request.session_id()));
-    PARKWAY_ASSIGN_OR_RETURN(bytes_, buffers->Find(request.handle()));
+    buffers->Fetch(request.handle(), [self = shared_from_this()](const absl::StatusOr<Bytes>& bytes) {
+      if (!bytes.ok()) return self->Refuse(bytes.status());
+      self->bytes_ = *bytes;
+      self->WriteNext();
+    });
     return absl::OkStatus();
   }
+
+  void Refuse(const absl::Status& why) { writer_.Finish(ToGrpc(why), finished_op_.Arm(shared_from_this())); }
 
   void WriteNext() {
     const size_t left = bytes_.size - written_;

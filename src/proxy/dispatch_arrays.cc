@@ -1,3 +1,5 @@
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +42,14 @@ absl::StatusOr<Bytes> Spread(const runtime::ArraySpec& spec, const Bytes& dense,
   ifrt::CopyStrided(reinterpret_cast<const std::byte*>(dense.data), dense_strides,
                     reinterpret_cast<std::byte*>(blob->data()), strides, spec.shape.dims(), width);
   return Blob::Share(blob);
+}
+
+void AnswerRead(std::optional<Reply>& unanswered, const absl::Status& status) {
+  Reply reply = *std::move(unanswered);
+  unanswered.reset();
+  if (!status.ok()) return reply.Fail(status);
+  reply.message()->mutable_copy_to_host_buffer_response();
+  reply.Ok();
 }
 
 }  // namespace
@@ -178,23 +188,32 @@ absl::Status Dispatcher::MakeErrorArrays(const wire::MakeErrorArraysRequest& req
 void Dispatcher::CopyToHostBuffer(const wire::CopyToHostBufferRequest& request, Reply reply) {
   const runtime::Handle buffer = request.host_buffer_handle();
   if (absl::Status status = CheckClientHandles({&buffer, 1}); !status.ok()) return reply.Fail(status);
+  const absl::StatusOr<runtime::ArraySpec> spec = options_.session->Describe(request.array_handle());
+  if (!spec.ok()) return reply.Fail(spec.status());
   std::function<absl::StatusOr<Bytes>(const Bytes&)> arrange;
   if (request.has_byte_strides()) {
-    absl::StatusOr<runtime::ArraySpec> spec = options_.session->Describe(request.array_handle());
-    if (!spec.ok()) return reply.Fail(spec.status());
-    arrange = [spec = *std::move(spec), strides = Strides(request.byte_strides())](const Bytes& dense) {
+    arrange = [spec = *spec, strides = Strides(request.byte_strides())](const Bytes& dense) {
       return Spread(spec, dense, strides);
     };
   }
-  options_.session->Read(
-      request.array_handle(), [reply = std::move(reply), arrange = std::move(arrange), buffers = options_.buffers,
-                               buffer](absl::StatusOr<Bytes> bytes) mutable {
-        if (bytes.ok() && arrange) bytes = arrange(*bytes);
-        absl::Status status = bytes.ok() ? buffers->Offer(buffer, *std::move(bytes)) : bytes.status();
-        if (!status.ok()) return reply.Fail(status);
-        reply.message()->mutable_copy_to_host_buffer_response();
-        reply.Ok();
-      });
+  if (absl::Status status = options_.buffers->Promise(buffer); !status.ok()) return reply.Fail(status);
+  auto unanswered = std::make_shared<std::optional<Reply>>(std::move(reply));
+  options_.session->Read(request.array_handle(), [unanswered, arrange = std::move(arrange), buffers = options_.buffers,
+                                                  buffer](absl::StatusOr<Bytes> bytes) mutable {
+    if (bytes.ok() && arrange) bytes = arrange(*bytes);
+    absl::Status status = buffers->Offer(buffer, std::move(bytes));
+    if (!unanswered->has_value()) return;  // whoever fetches hears it
+    if (!status.ok()) buffers->Delete(buffer);
+    AnswerRead(*unanswered, status);
+  });
+  // Not where strides may yet turn out to be wrong. A client takes longer from this reply to its fetch than a read of
+  // what is ready takes: let the two overlap.
+  absl::StatusOr<int64_t> size = spec->shape.ByteSize(spec->dtype);
+  const bool small =
+      !request.has_byte_strides() && size.ok() && *size <= static_cast<int64_t>(limits::kLookupOneMessageBytes);
+  if (unanswered->has_value() && small && options_.buffers->promised() <= limits::kEarlyReadReplies) {
+    AnswerRead(*unanswered, absl::OkStatus());
+  }
 }
 
 void Dispatcher::DeleteArrays(const wire::DeleteArrayRequest& request, Reply reply) {

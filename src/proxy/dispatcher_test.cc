@@ -88,6 +88,11 @@ class DispatcherTest : public testing::Test, public ReplySink {
     (*pending)->Set(Bytes::OfString(bytes));
     executor_.RunUntilIdle();
   }
+  absl::StatusOr<Bytes> Fetched(uint64_t handle) {
+    absl::StatusOr<Bytes> result = absl::UnknownError("pending");
+    buffers_->Fetch(handle, [&](const absl::StatusOr<Bytes>& bytes) { result = bytes; });
+    return result;
+  }
   static wire::IfrtRequest CompileFor(std::vector<int> devices) {
     wire::IfrtRequest request;
     auto* compile = request.mutable_compile_request();
@@ -233,18 +238,33 @@ TEST_F(DispatcherTest, ReadsGoToAHostBuffer) {
   read.mutable_copy_to_host_buffer_request()->set_host_buffer_handle(9);
   EXPECT_TRUE(Ask(read).has_copy_to_host_buffer_response());
   EXPECT_TRUE(awaited_);
-  EXPECT_EQ(buffers_->Find(9)->view(), bytes);
+  EXPECT_EQ(Fetched(9)->view(), bytes);
   EXPECT_THAT(Message(Ask(read)), HasSubstr("in use"));
   buffers_->Delete(9);
-  EXPECT_EQ(buffers_->Find(9).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Fetched(9).status().code(), absl::StatusCode::kFailedPrecondition);
   // Column-major.
   auto* strides = read.mutable_copy_to_host_buffer_request()->mutable_byte_strides();
   strides->add_strides(4);
   strides->add_strides(8);
   EXPECT_TRUE(Ask(read).has_copy_to_host_buffer_response());
-  EXPECT_EQ(buffers_->Find(9)->view(), std::string("\0\0\0\1\0\0\0\4\0\0\0\2\0\0\0\5\0\0\0\3\0\0\0\6", 24));
+  EXPECT_EQ(Fetched(9)->view(), std::string("\0\0\0\1\0\0\0\4\0\0\0\2\0\0\0\5\0\0\0\3\0\0\0\6", 24));
   read.mutable_copy_to_host_buffer_request()->set_array_handle(12345);
   EXPECT_THAT(Message(Ask(read)), HasSubstr("12345"));
+}
+
+TEST_F(DispatcherTest, AReadIsAnsweredBeforeItsBytesAreThere) {
+  Ask(Make(5));  // its bytes are yet to come
+  wire::IfrtRequest read;
+  read.mutable_copy_to_host_buffer_request()->set_array_handle(5);
+  read.mutable_copy_to_host_buffer_request()->set_host_buffer_handle(9);
+  EXPECT_TRUE(Ask(read).has_copy_to_host_buffer_response());
+  std::string fetched;
+  buffers_->Fetch(
+      9, [&](const absl::StatusOr<Bytes>& bytes) { fetched = bytes.ok() ? std::string(bytes->view()) : "failed"; });
+  EXPECT_EQ(fetched, "");
+  const std::string bytes(24, 'x');
+  Store(5, bytes);
+  EXPECT_EQ(fetched, bytes);
 }
 
 TEST_F(DispatcherTest, MovesReachTheSession) {

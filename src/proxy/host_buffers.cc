@@ -80,42 +80,80 @@ runtime::PendingBytesRef HostBuffers::Take(uint64_t handle, absl::Time now) {
   return bytes;
 }
 
-absl::Status HostBuffers::Offer(uint64_t handle, Bytes bytes) {
+absl::Status HostBuffers::Promise(uint64_t handle) {
   std::lock_guard lock(mutex_);
   PARKWAY_RETURN_IF_ERROR(closed_);
-  const int64_t size = static_cast<int64_t>(bytes.size);
-  if (offered_ + size > limits::kUnclaimedHostBytes ||
-      static_cast<int64_t>(outgoing_.size()) >= limits::kMaxHandlesPerRequest) {
-    return absl::ResourceExhaustedError(absl::StrCat("reading an array of ", size, " bytes: ", outgoing_.size(),
-                                                     " others of ", offered_,
-                                                     " bytes were read and never fetched and deleted"));
+  if (static_cast<int64_t>(outgoing_.size()) >= limits::kMaxHandlesPerRequest) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("reading an array: ", outgoing_.size(), " others were read and never fetched and deleted"));
   }
-  if (outgoing_.contains(handle)) {
+  if (!outgoing_.try_emplace(handle).second) {
     return absl::InvalidArgumentError(absl::StrCat("host buffer ", handle, " is in use for another read"));
   }
-  outgoing_[handle] = std::move(bytes);
-  offered_ += size;
+  ++promised_;
   return absl::OkStatus();
 }
 
-absl::StatusOr<Bytes> HostBuffers::Find(uint64_t handle) const {
-  std::lock_guard lock(mutex_);
-  PARKWAY_RETURN_IF_ERROR(closed_);
-  auto it = outgoing_.find(handle);
-  if (it == outgoing_.end()) {
-    return absl::FailedPreconditionError(absl::StrCat("there is no host buffer ", handle, " to fetch"));
+absl::Status HostBuffers::Offer(uint64_t handle, absl::StatusOr<Bytes> bytes) {
+  Then then;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = outgoing_.find(handle);
+    if (it == outgoing_.end()) return closed_;  // deleted while it was read
+    const int64_t size = bytes.ok() ? static_cast<int64_t>(bytes->size) : 0;
+    if (offered_ + size > limits::kUnclaimedHostBytes) {
+      bytes = absl::ResourceExhaustedError(absl::StrCat("reading an array of ", size, " bytes: ", outgoing_.size(),
+                                                        " others of ", offered_,
+                                                        " bytes were read and never fetched and deleted"));
+    } else {
+      offered_ += size;
+    }
+    --promised_;
+    it->second.bytes = bytes;
+    then = std::move(it->second.then);
   }
-  return it->second;
+  if (then) then(bytes);
+  return bytes.status();
+}
+
+void HostBuffers::Fetch(uint64_t handle, Then then) {
+  absl::StatusOr<Bytes> bytes;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = outgoing_.find(handle);
+    if (!closed_.ok()) {
+      bytes = closed_;
+    } else if (it == outgoing_.end()) {
+      bytes = absl::FailedPreconditionError(absl::StrCat("there is no host buffer ", handle, " to fetch"));
+    } else if (it->second.bytes.has_value()) {
+      bytes = *it->second.bytes;
+    } else if (it->second.then) {
+      bytes = absl::FailedPreconditionError(absl::StrCat("host buffer ", handle, " is being fetched already"));
+    } else {
+      it->second.then = std::move(then);
+      return;
+    }
+  }
+  then(bytes);
 }
 
 void HostBuffers::Delete(uint64_t handle) {
-  Bytes freed;  // outside the lock
+  Outgoing freed;  // outside the lock
+  {
+    std::lock_guard lock(mutex_);
+    auto it = outgoing_.find(handle);
+    if (it == outgoing_.end()) return;
+    freed = std::move(it->second);
+    outgoing_.erase(it);
+    if (!freed.bytes.has_value()) --promised_;
+    if (freed.bytes.has_value() && freed.bytes->ok()) offered_ -= static_cast<int64_t>((*freed.bytes)->size);
+  }
+  if (freed.then) freed.then(absl::CancelledError(absl::StrCat("host buffer ", handle, " was deleted")));
+}
+
+int HostBuffers::promised() const {
   std::lock_guard lock(mutex_);
-  auto it = outgoing_.find(handle);
-  if (it == outgoing_.end()) return;
-  offered_ -= static_cast<int64_t>(it->second.size);
-  freed = std::move(it->second);
-  outgoing_.erase(it);
+  return promised_;
 }
 
 void HostBuffers::FailOverdue(absl::Time limit) {
@@ -136,15 +174,19 @@ void HostBuffers::FailOverdue(absl::Time limit) {
 
 void HostBuffers::Close(const absl::Status& why) {
   absl::flat_hash_map<uint64_t, Incoming> incoming;
-  absl::flat_hash_map<uint64_t, Bytes> outgoing;
+  absl::flat_hash_map<uint64_t, Outgoing> outgoing;
   {
     std::lock_guard lock(mutex_);
     closed_ = why;
     incoming.swap(incoming_);
     outgoing.swap(outgoing_);
     unclaimed_ = offered_ = 0;
+    promised_ = 0;
   }
   for (auto& [handle, entry] : incoming) entry.bytes->Set(why);
+  for (auto& [handle, entry] : outgoing) {
+    if (entry.then) entry.then(why);
+  }
 }
 
 int64_t HostBuffers::bytes_held() const {

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
@@ -28,10 +30,16 @@ class HostBuffers {
   // What the request that makes an array takes; an error for one taken before.
   runtime::PendingBytesRef Take(uint64_t handle, absl::Time now);
 
-  // ---- To the client
-  absl::Status Offer(uint64_t handle, Bytes bytes);
-  absl::StatusOr<Bytes> Find(uint64_t handle) const;  // FAILED_PRECONDITION when there is none
+  // ---- To the client. Promise, then Offer once: the bytes, or why there are none.
+  using Then = absl::AnyInvocable<void(const absl::StatusOr<Bytes>&)>;
+  absl::Status Promise(uint64_t handle);
+  absl::Status Offer(uint64_t handle, absl::StatusOr<Bytes> bytes);
+  // Calls `then` as soon as the bytes are there: now, or on the thread that offers them. FAILED_PRECONDITION for a
+  // handle that nothing was promised under, or that somebody waits for already.
+  void Fetch(uint64_t handle, Then then);
   void Delete(uint64_t handle);
+  // Promised, and not offered yet.
+  int promised() const;
 
   // Fails what a request has taken before `limit` and no Store has begun to bring.
   void FailOverdue(absl::Time limit);
@@ -49,10 +57,16 @@ class HostBuffers {
     bool taken = false;
   };
 
+  struct Outgoing {
+    std::optional<absl::StatusOr<Bytes>> bytes;
+    Then then;  // of who waits for them
+  };
+
   mutable std::mutex mutex_;
   absl::Status closed_;
   absl::flat_hash_map<uint64_t, Incoming> incoming_;
-  absl::flat_hash_map<uint64_t, Bytes> outgoing_;
+  absl::flat_hash_map<uint64_t, Outgoing> outgoing_;
+  int promised_ = 0;       // of `outgoing_`, without their bytes
   int64_t unclaimed_ = 0;  // bytes of `incoming_` that no request has taken
   int64_t offered_ = 0;    // bytes of `outgoing_`
 };

@@ -73,14 +73,54 @@ TEST(HostBuffers, BytesThatNeverComeFailTheirArray) {
   EXPECT_FALSE(in_time->is_set());
 }
 
+TEST(HostBuffers, WhatIsReadIsFetchedBeforeOrAfterItIsThere) {
+  HostBuffers buffers;
+  std::vector<std::string> got;
+  auto then = [&](const absl::StatusOr<Bytes>& bytes) {
+    got.emplace_back(bytes.ok() ? std::string(bytes->view()) : std::string(bytes.status().message()));
+  };
+  ASSERT_TRUE(buffers.Promise(1).ok());
+  EXPECT_THAT(std::string(buffers.Promise(1).message()), HasSubstr("in use"));
+  EXPECT_EQ(buffers.promised(), 1);
+  buffers.Fetch(1, then);
+  EXPECT_TRUE(got.empty());
+  buffers.Fetch(1, then);
+  ASSERT_TRUE(buffers.Offer(1, Bytes::OfString("abc")).ok());
+  buffers.Fetch(1, then);
+  EXPECT_THAT(got, testing::ElementsAre(HasSubstr("being fetched"), "abc", "abc"));
+  EXPECT_EQ(buffers.bytes_held(), 3);
+  buffers.Delete(1);
+  EXPECT_EQ(buffers.bytes_held(), 0);
+  buffers.Fetch(1, then);
+  EXPECT_THAT(got.back(), HasSubstr("no host buffer 1"));
+
+  ASSERT_TRUE(buffers.Promise(2).ok());
+  buffers.Fetch(2, then);
+  EXPECT_FALSE(buffers.Offer(2, absl::AbortedError("lost")).ok());
+  EXPECT_EQ(got.back(), "lost");
+  ASSERT_TRUE(buffers.Promise(3).ok());
+  buffers.Fetch(3, then);
+  buffers.Delete(3);
+  EXPECT_THAT(got.back(), HasSubstr("was deleted"));
+  ASSERT_TRUE(buffers.Offer(3, Bytes::OfString("late")).ok());
+  EXPECT_EQ(buffers.promised(), 0);
+  EXPECT_EQ(buffers.bytes_held(), 0);
+}
+
 TEST(HostBuffers, TheEndOfASessionFailsAllAndFreesAll) {
   HostBufferTable table;
   auto [id, buffers] = *table.Open();
   auto waiting = buffers->Take(1, absl::UnixEpoch());
+  ASSERT_TRUE(buffers->Promise(2).ok());
   ASSERT_TRUE(buffers->Offer(2, Bytes::OfString("abc")).ok());
+  ASSERT_TRUE(buffers->Promise(4).ok());
+  absl::Status fetched;
+  buffers->Fetch(4, [&](const absl::StatusOr<Bytes>& bytes) { fetched = bytes.status(); });
   EXPECT_EQ(*table.Find(id), buffers);
   table.Close(id, absl::CancelledError("gone"));
   EXPECT_EQ(Value(waiting).status(), absl::CancelledError("gone"));
+  EXPECT_EQ(fetched, absl::CancelledError("gone"));
+  EXPECT_EQ(buffers->promised(), 0);
   EXPECT_EQ(buffers->bytes_held(), 0);
   EXPECT_EQ(table.Find(id).status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_FALSE(buffers->Start(3, 1, absl::UnixEpoch()).ok());
