@@ -47,9 +47,9 @@ class ByHand:
         port = f"--server_port={self.worker_ports[index]}"
         return self.start(f"worker-{index}", "server", port, "--bind_address=127.0.0.1", self.to_manager, *flags)
 
-    def proxy(self, *flags: str, name: str = "proxy") -> subprocess.Popen:
-        port, slices = f"--server_port={self.proxy_port}", "--virtual_slices=cpu:1x2,cpu:1x2"
-        return self.start(name, "proxy_server", port, "--bind_address=127.0.0.1", self.to_manager, slices, *flags)
+    def proxy(self, *flags: str, name: str = "proxy", slices: str = "cpu:1x2,cpu:1x2") -> subprocess.Popen:
+        words = [f"--server_port={self.proxy_port}", "--bind_address=127.0.0.1", f"--virtual_slices={slices}"]
+        return self.start(name, "proxy_server", *words, self.to_manager, *flags)
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
@@ -61,14 +61,17 @@ class ByHand:
             assert time.monotonic() < deadline, self.log(name)
             time.sleep(0.05)
 
-    def start_client(self, program: str, *arguments: str) -> subprocess.Popen:
+    def start_client(
+        self, program: str, *arguments: str, python: str = sys.executable, **variables: str
+    ) -> subprocess.Popen:
         environment = {
             **clean_environment(),
             "JAX_PLATFORMS": "proxy",
             "JAX_BACKEND_TARGET": f"grpc://127.0.0.1:{self.proxy_port}",
             "IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS": "true",
+            **variables,
         }
-        words = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+        words = [python, "-c", textwrap.dedent(program), *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
