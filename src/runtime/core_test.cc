@@ -229,6 +229,7 @@ TEST_F(CoreTest, ADeletedArrayServesWhatWasAskedBefore) {
   session->Read(1, [&](absl::StatusOr<Bytes> bytes) { read = std::move(bytes); });
   session->Destruct({1});
   fixture->Up(0);
+  fixture->executor.Advance(limits::kDeleteDelay);
   ASSERT_EQ(engine(0).ops.size(), 3u);
   EXPECT_EQ(engine(0).ops[0].kind_case(), Op::kPut);
   EXPECT_EQ(engine(0).ops[1].kind_case(), Op::kRead);
@@ -259,7 +260,7 @@ TEST_F(CoreTest, SplittingAndAssemblingTouchNoEngine) {
   Run();
   EXPECT_EQ(engine(0).ops.size(), before);
   session->Destruct({4});
-  Run();
+  fixture->executor.Advance(limits::kDeleteDelay);
   ASSERT_EQ(engine(0).ops.size(), before + 1);
   EXPECT_EQ(engine(0).ops.back().delete_().arrays_size(), 1);
 }
@@ -272,7 +273,7 @@ TEST_F(CoreTest, OneShardOfASplitArrayIsFreedAlone) {
   ASSERT_TRUE(session->MakeArrayFromHostShards(1, spec, shards).ok());
   ASSERT_TRUE(session->Disassemble(1, {2, 3}, CopySemantics::kReuseInput).ok());
   session->Destruct({1, 2});
-  Run();
+  fixture->executor.Advance(limits::kDeleteDelay);
   ASSERT_EQ(engine(0).ops.back().kind_case(), Op::kDelete);
   EXPECT_EQ(engine(0).ops.back().delete_().shards(0).device(), 0);
 }
@@ -456,6 +457,7 @@ TEST_F(CoreTest, ADeadSessionLeavesNothing) {
   CoreStats stats = fixture->core->Stats();
   EXPECT_EQ(stats.sessions, 0);
   EXPECT_EQ(stats.bytes_held, 0);
+  fixture->executor.Advance(limits::kDeleteDelay);
   int deleted = 0;
   for (const Op* op : engine(0).Of(Op::kDelete)) deleted += op->delete_().arrays_size();
   EXPECT_EQ(deleted, 2);

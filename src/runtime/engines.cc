@@ -176,7 +176,8 @@ void Engines::OnFreed(Buffers& buffers, absl::Span<const int> devices) {
       shard->set_device(device);
     }
   }
-  ScheduleFlush();
+  const int64_t shards = static_cast<int64_t>(devices.empty() ? buffers.devices()->size() : devices.size());
+  ScheduleFlush(shards * buffers.shard_bytes());
 }
 
 void Engines::OnDestroyed(Buffers& buffers) {
@@ -196,17 +197,24 @@ void Engines::ForEachBuffers(const std::function<void(Buffers&)>& visit) const {
   for (Buffers* buffers : all) visit(*buffers);
 }
 
-void Engines::ScheduleFlush() {
+void Engines::ScheduleFlush(int64_t bytes) {
+  delete_bytes_ += bytes;
+  ++delete_count_;
   if (flush_scheduled_) return;
-  flush_scheduled_ = true;
-  options_.executor->Post([this, alive = alive_] {
+  auto flush = [this, alive = alive_] {
     if (*alive) FlushDeletes();
-  });
+  };
+  if (delete_bytes_ >= limits::kDeleteAtOnceBytes || delete_count_ >= limits::kDeleteAtOnce) {
+    flush_scheduled_ = true;
+    options_.executor->Post(flush);
+  } else if (!std::exchange(flush_timer_, true)) {
+    options_.executor->After(limits::kDeleteDelay, flush);
+  }
 }
 
 void Engines::FlushDeletes() {
-  flush_scheduled_ = false;
-  if (deletes_.empty()) return;
+  flush_scheduled_ = flush_timer_ = false;
+  delete_bytes_ = delete_count_ = 0;
   absl::flat_hash_map<int, Delete> deletes = std::move(deletes_);
   deletes_.clear();
   for (auto& [host, what] : deletes) {

@@ -136,7 +136,7 @@ class Engines : public BuffersOwner {
   void BlameForCrash(int host, const absl::Status& cause);
   void OnRead(int host, const ReadResult& result);
   void FlushDeletes();
-  void ScheduleFlush();
+  void ScheduleFlush(int64_t bytes);
 
   CoreOptions& options_;
   const Topology& topology_;
@@ -148,9 +148,13 @@ class Engines : public BuffersOwner {
   absl::flat_hash_map<uint64_t, Buffers*> buffers_;
   absl::flat_hash_map<uint64_t, PendingRead> reads_;
   absl::flat_hash_map<std::string, int> crashes_;
-  // Deletes gathered until the running task ends, by host.
+  // Deletes that wait to be sent, by host. Few and small ones wait for more: a message of their own would wake an
+  // engine for nothing.
   absl::flat_hash_map<int, Delete> deletes_;
-  bool flush_scheduled_ = false;
+  int64_t delete_bytes_ = 0;
+  int64_t delete_count_ = 0;
+  bool flush_scheduled_ = false;  // after the running task
+  bool flush_timer_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -48,7 +48,9 @@ class DropQueue {
     while (true) {
       bool clients = false;
       {
-        absl::MutexLock lock(&mutex_, absl::Condition(&garbage_));
+        absl::MutexLock lock(&mutex_);
+        // While there is work all the time, this thread looks again after each sleep, and no drop has to wake it.
+        if (!garbage_) mutex_.Await(absl::Condition(&garbage_));
         garbage_ = false;
         std::swap(clients, clients_);
       }
