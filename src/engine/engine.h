@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
+#include "ifrt/argument.h"
 #include "ifrt/dtype.h"
 
 namespace parkway::engine {
@@ -30,6 +32,11 @@ struct Type {
   std::vector<int64_t> dims;
   friend bool operator==(const Type&, const Type&) = default;
 };
+
+// What is wrong with a shard as an argument for a parameter (ifrt/argument.h); none when it fits.
+inline std::optional<std::string> Mismatch(const Type& shard, const Type& parameter) {
+  return ifrt::ArgumentMismatch(shard.dtype, shard.dims, parameter.dtype, parameter.dims);
+}
 
 struct Capabilities {
   std::string platform;                   // "cpu"

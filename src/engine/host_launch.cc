@@ -331,10 +331,10 @@ absl::StatusOr<ArrayRef> HostImpl::Resolve(const LaunchItem& item, int index,
     PARKWAY_ASSIGN_OR_RETURN(array, engine_.Assemble(shards));
   }
   for (int device : devices) {
-    if (array->type(device) == program.spec.parameters[index]) continue;
-    return refuse(absl::InvalidArgumentError(absl::StrCat("its shard on device ", LeaseDevice(device), " is ",
-                                                          ToString(array->type(device)), ", the program takes ",
-                                                          ToString(program.spec.parameters[index]))));
+    const std::optional<std::string> mismatch = Mismatch(array->type(device), program.spec.parameters[index]);
+    if (!mismatch.has_value()) continue;
+    return refuse(
+        absl::InvalidArgumentError(absl::StrCat("its shard on device ", LeaseDevice(device), " is ", *mismatch)));
   }
   return array;
 }

@@ -377,7 +377,7 @@ TEST_F(HostTest, AWrongTypeIsFoundBeforeTheLaunch) {
   Send(MakeLoad(1, "f", {0}, {kPair}, {kPair}));
   const uint64_t launch = Send(MakeLaunch(1, {7}, {8}));
   EXPECT_THAT(ReadNow(8, 0),
-              HasSubstr("argument 0 of program 'f': its shard on device 0 is f32[2], the program takes s32[2]"));
+              HasSubstr("argument 0 of program 'f': its shard on device 0 is f32[2], but the program takes s32[2]"));
   EXPECT_EQ(record().failure(launch).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(engine().counts().launches, 0);
 }

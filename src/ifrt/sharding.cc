@@ -277,7 +277,8 @@ bool Sharding::Equivalent(const Sharding& other, const Shape& shape) const {
 
 bool Sharding::Fits(const Sharding& other, const Shape& shape) const {
   if (Equivalent(other, shape)) return true;
-  if (kind_ != Kind::kConcrete && kind_ != Kind::kConcreteEven) return false;
+  const bool concrete = kind_ == Kind::kConcrete || kind_ == Kind::kConcreteEven;
+  if (!concrete && shape.num_elements() != 0) return false;
   if (!devices_->SameSet(*other.devices_)) return false;
   for (int i = 0; i < num_shards(); ++i) {
     absl::StatusOr<Shape> mine = ShardShape(shape, i);

@@ -79,8 +79,9 @@ class Sharding {
   // The same regions on the same devices, whatever the form, the order of devices or the memory kind.
   bool Equivalent(const Sharding& other, const Shape& shape) const;
 
-  // Equivalent, or this one is concrete and each device's shard has the shape that `other` wants there: the client, who
-  // put the shards together without saying where they lie, vouches for the rest.
+  // Equivalent, or each device's shard has the shape that `other` wants there and this one is concrete or the array
+  // empty: of a concrete one the client, who put the shards together without saying where they lie, vouches for the
+  // rest, and in an empty one there is no rest.
   bool Fits(const Sharding& other, const Shape& shape) const;
 
   // The same tiling over other devices, as many, and another memory kind.

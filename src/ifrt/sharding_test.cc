@@ -205,6 +205,14 @@ TEST(Sharding, ConcreteFitsWhatItsShardsFit) {
   EXPECT_FALSE((*Sharding::Concrete(Devices(3), S({5}), {S({1}), S({2}), S({2})}))->Fits(*thirds, S({5})));
 }
 
+TEST(Sharding, EmptyArraysFitWhereverTheirShardsAreTheSame) {
+  ShardingPtr tiled = *Sharding::Tiled(Devices(2), *TileAssignment::Iota({2}), {});
+  EXPECT_TRUE(tiled->Fits(**Sharding::Replicated(Devices(2)), S({0})));
+  EXPECT_FALSE(tiled->Fits(**Sharding::Replicated(Devices(3)), S({0})));
+  ShardingPtr rows = *Sharding::Tiled(Devices(2), *TileAssignment::Iota({2, 1}), {});
+  EXPECT_FALSE(rows->Fits(**Sharding::Replicated(Devices(2)), S({4, 0})));
+}
+
 TEST(Sharding, EqualOnesAreOneObject) {
   EXPECT_EQ(*Sharding::Replicated(Devices(4)), *Sharding::Replicated(Devices(4)));
   EXPECT_NE(*Sharding::Replicated(Devices(4)), *Sharding::Replicated(Devices(4), "pinned_host"));

@@ -54,9 +54,20 @@ int DTypeOf(int primitive_type) {
   }
 }
 
+// What goes in and comes out for a token is an empty array of bools: clients give one, and PJRT makes one.
+template <typename Dims>
+void FillType(int primitive_type, const Dims& dims, TypeProto& type) {
+  if (primitive_type == xla::TOKEN) {
+    type.set_dtype(xla::ifrt::DTypeProto::KIND_PRED);
+    type.add_dims(0);
+    return;
+  }
+  type.set_dtype(DTypeOf(primitive_type));
+  type.mutable_dims()->Add(dims.begin(), dims.end());
+}
+
 void FillType(const xla::ShapeProto& shape, TypeProto& type) {
-  type.set_dtype(DTypeOf(shape.element_type()));
-  *type.mutable_dims() = shape.dimensions();
+  FillType(shape.element_type(), shape.dimensions(), type);
 }
 
 bool IsCollective(absl::string_view opcode) {
@@ -139,9 +150,9 @@ absl::Status ReadTypes(PyObject* items, google::protobuf::RepeatedPtrField<TypeP
     int element = 0;
     PyObject* dims = nullptr;
     if (!PyArg_ParseTuple(item, "iO!", &element, &PyList_Type, &dims)) return engine::TakePythonError();
-    TypeProto& type = *out.Add();
-    type.set_dtype(DTypeOf(element));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(dims); ++i) type.add_dims(PyLong_AsLongLong(PyList_GET_ITEM(dims, i)));
+    std::vector<int64_t> sizes;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(dims); ++i) sizes.push_back(PyLong_AsLongLong(PyList_GET_ITEM(dims, i)));
+    FillType(element, sizes, *out.Add());
     return PyErr_Occurred() != nullptr ? engine::TakePythonError() : absl::OkStatus();
   });
 }

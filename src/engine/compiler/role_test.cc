@@ -240,8 +240,8 @@ TEST_F(RoleTest, NarrowTypesTokensAndNoOutputs) {
   EXPECT_THAT(Texts(narrow->output_shards()), want);
   auto tokens = Compile(Job("tokens", 1));
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_THAT(Texts(tokens->parameters()), ElementsAre("KIND_TOKEN", "KIND_F32 3"));
-  EXPECT_THAT(Texts(tokens->output_shards()), ElementsAre("KIND_TOKEN", "KIND_F32 3"));
+  EXPECT_THAT(Texts(tokens->parameters()), ElementsAre("KIND_PRED 0", "KIND_F32 3"));
+  EXPECT_THAT(Texts(tokens->output_shards()), ElementsAre("KIND_PRED 0", "KIND_F32 3"));
   auto empty = Compile(Job("empty", 1));
   ASSERT_TRUE(empty.ok()) << empty.status();
   EXPECT_EQ(empty->outputs_size(), 0);

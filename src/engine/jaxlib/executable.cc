@@ -5,12 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "engine/jaxlib/program.h"
-#include "ifrt/shape.h"
 
 namespace parkway::engine {
 namespace {
-
-std::string Describe(const Type& type) { return absl::StrCat(ifrt::Name(type.dtype), ifrt::DimsToString(type.dims)); }
 
 bool Contains(absl::Span<const int> numbers, int number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
@@ -103,10 +100,9 @@ absl::Status JaxExecutable::CheckArgument(size_t index, const JaxArray& array) {
       return absl::InvalidArgumentError(
           absl::StrCat("argument ", index, " of ", name_, " has no shard on local device ", device));
     }
-    if (array.type(device) != parameters_[index]) {
-      return absl::InvalidArgumentError(absl::StrCat("argument ", index, " of ", name_, " is ",
-                                                     Describe(array.type(device)), " on local device ", device,
-                                                     ", where the program takes ", Describe(parameters_[index])));
+    if (const std::optional<std::string> mismatch = Mismatch(array.type(device), parameters_[index])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("argument ", index, " of ", name_, " on local device ", device, " is ", *mismatch));
     }
   }
   return absl::OkStatus();

@@ -488,9 +488,8 @@ class SimEngineImpl : public SimEngine {
               absl::StrCat("an argument of ", program.name, " has no shard on local device ", device));
         }
         shards.push_back(array.shard(device));
-        if (shards.back()->type != program.parameters[run->arguments.size() - 1]) {
-          return absl::InvalidArgumentError(
-              absl::StrCat(program.name, " doesn't take ", ToString(shards.back()->type)));
+        if (const auto mismatch = Mismatch(shards.back()->type, program.parameters[run->arguments.size() - 1])) {
+          return absl::InvalidArgumentError(absl::StrCat("an argument of ", program.name, " is ", *mismatch));
         }
       }
     }

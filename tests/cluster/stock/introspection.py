@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import core, effects
+from jax._src.interpreters import mlir
 from jax.experimental.layout import Format, Layout
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 
@@ -116,3 +118,44 @@ def test_a_trace_of_the_client(tmp_path):
 def test_compiler_options(devices):
     options = {"xla_cpu_enable_fast_math": False}
     assert float(jax.jit(lambda a: a + 1).lower(jnp.float32(1)).compile(options)(jnp.float32(1))) == 2
+
+
+# ---- tokens ----
+
+
+class Ordered(effects.Effect):
+    """An effect whose programs run in order: each takes a token of the one before and gives one to the next."""
+
+    def __str__(self):
+        return "Ordered"
+
+
+ORDERED = Ordered()
+
+
+@pytest.fixture(scope="module")
+def in_order():
+    for kinds in (effects.lowerable_effects, effects.ordered_effects, effects.shardable_ordered_effects):
+        kinds.add_type(Ordered)
+    primitive = core.Primitive("in_order")
+    primitive.def_effectful_abstract_eval(lambda a: (core.ShapedArray(a.shape, a.dtype), {ORDERED}))
+
+    def lower(context, a):
+        token = mlir.TokenSet({ORDERED: context.tokens_in.get(ORDERED)})
+        context.set_tokens_out(context.tokens_in.update_tokens(token))
+        return [a]
+
+    mlir.register_lowering(primitive, lower)
+    return lambda a: primitive.bind(a * 2) + 1
+
+
+def test_tokens_go_from_program_to_program(line, in_order):
+    program = jax.jit(in_order)
+    exported = jax.jit(jax.export.export(program)(jax.ShapeDtypeStruct((8,), np.float32)).call)
+    host, mesh = np.arange(8, dtype=np.float32), line
+    for place in (mesh.devices[0], NamedSharding(Mesh(mesh.devices[:2], ("x",)), P("x")), NamedSharding(mesh, P("x"))):
+        array = jax.device_put(host, place)
+        np.testing.assert_array_equal(program(program(array)), host * 4 + 3)
+        if place is mesh.devices[0]:
+            np.testing.assert_array_equal(exported(exported(array)), host * 4 + 3)
+        jax.effects_barrier()
