@@ -237,6 +237,11 @@ absl::Status BulkConnection::TakeHeader() {
   return absl::OkStatus();
 }
 
+void BulkConnection::DropPlace(uint64_t tag) {
+  const bool inside = header_read_ == sizeof(header_) && IsData(header_.kind) && header_.tag == tag;
+  if (inside) discard_ = true;
+}
+
 absl::Status BulkConnection::TakePayload() {
   const BulkHeader header = header_;
   header_read_ = payload_read_ = 0;

@@ -65,6 +65,8 @@ class BulkConnection : public std::enable_shared_from_this<BulkConnection> {
   void Send(BulkHeader header, std::string payload = {});
   void Stream(uint64_t tag, Bytes bytes);
   void StopStream(uint64_t tag);
+  // The place that was given for bytes of `tag` is gone: what is still to come of them goes nowhere.
+  void DropPlace(uint64_t tag);
 
   size_t streams() const { return streams_.size(); }
   // True when something has waited to be written for `limit` without a byte leaving.

@@ -122,7 +122,10 @@ void BulkOwner::GiveUp(uint64_t tag, const absl::Status& why) {
   BulkHeader header;
   header.kind = BulkKind::kCancel;
   header.tag = tag;
-  if (connection_) connection_->Send(header);
+  if (connection_) {
+    connection_->Send(header);
+    connection_->DropPlace(tag);
+  }
   Finish(tag, why);
 }
 

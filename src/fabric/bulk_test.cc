@@ -343,6 +343,26 @@ TEST(BulkTest, AStalledTransferFails) {
   EXPECT_EQ(fine.get()->view(), "done");
 }
 
+TEST(BulkTest, TheRestOfAChunkThatStalledGoesNowhere) {
+  constexpr size_t kSize = 1 << 20;
+  Fabric fabric;
+  auto puller = MakeBulk(fabric, {.wait = absl::ZeroDuration(), .stall = absl::Milliseconds(200)});
+  FakeOwner owner;
+  auto stalled = Fetch(*puller, TransferFrom(owner.listening.address, 1, kSize));
+  BulkHeader start = Header(BulkKind::kStart, owner.AcceptPull(), kSize);
+  start.length = kSize;
+  owner.peer->SendBytes(std::string(reinterpret_cast<const char*>(&start), sizeof(start)) + std::string(1000, 'x'));
+  EXPECT_EQ(stalled.get().status().code(), absl::StatusCode::kAborted);
+  owner.peer->SendBytes(std::string(kSize - 1000, 'x'));
+  std::string payload;
+  EXPECT_EQ(owner.peer->ReadHeader(&payload).kind, BulkKind::kCancel);
+  auto fine = Fetch(*puller, TransferFrom(owner.listening.address, 2, 4));
+  owner.peer->Send(Header(BulkKind::kStart, owner.peer->ReadHeader(&payload).tag, 4), "done");
+  const absl::StatusOr<Bytes> got = fine.get();
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->view(), "done");
+}
+
 TEST(BulkTest, AnOwnerThatLiesIsCutOff) {
   Fabric fabric;
   auto puller = MakeBulk(fabric);
