@@ -91,6 +91,10 @@ class CoreImpl : public Core {
     hooks.ended = [this](const InFlight& entry) {
       if (entry.context != 0) state_.contexts->LaunchEnded(entry.context, entry.error);
     };
+    hooks.launch_ended = [this](const FairShares::RunningRef& running, int host) {
+      state_.sequencer->LaunchEnded(running, host);
+    };
+    hooks.ends_known = [this] { state_.sequencer->EndsKnown(); };
     state_.engines = std::make_unique<Engines>(state_.options, std::move(hooks));
     state_.contexts = std::make_unique<Contexts>(state_.engines.get(), &state_.options.topology, [this] {
       // Contexts change inside the sequencer's own decisions too; look at the queues once those are made.
@@ -98,7 +102,8 @@ class CoreImpl : public Core {
         if (*alive) state_.sequencer->PumpAll();
       });
     });
-    state_.sequencer = std::make_unique<Sequencer>(state_.engines.get(), state_.contexts.get());
+    state_.sequencer = std::make_unique<Sequencer>(state_.options.executor, &state_.options.topology,
+                                                   state_.engines.get(), state_.contexts.get());
     eviction_ = std::make_unique<Eviction>(&state_);
   }
   ~CoreImpl() override { *alive_ = false; }

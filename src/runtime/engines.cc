@@ -148,6 +148,7 @@ void Engines::FailHost(int host, const absl::Status& cause) {
   deletes_.erase(host);
   hosts_[host].bytes = 0;
   hooks_.lost(host, loss);
+  hooks_.ends_known();
 }
 
 // ---- Buffers
@@ -327,6 +328,7 @@ void Engines::OnEvents(int host, uint64_t incarnation, const Events& events) {
   for (const ReadResult& result : events.reads()) OnRead(host, result);
   for (const ContextState& state : events.contexts()) hooks_.context_state(host, state);
   for (const KeyValue& key : events.key_values()) hooks_.key_value(host, key);
+  hooks_.ends_known();
 }
 
 void Engines::HoldForCause(uint64_t seq, int host, absl::Status complaint, const Failure& failure) {
@@ -339,7 +341,9 @@ void Engines::HoldForCause(uint64_t seq, int host, absl::Status complaint, const
   it->second.complained.push_back(host);
   options_.executor->After(limits::kCauseWait,
                            [this, seq, host, complaint = std::move(complaint), failure, alive = alive_] {
-                             if (*alive) End(seq, host, complaint, &failure);
+                             if (!*alive) return;
+                             End(seq, host, complaint, &failure);
+                             hooks_.ends_known();
                            });
 }
 
@@ -364,12 +368,18 @@ void Engines::End(uint64_t seq, int host, const absl::Status& status, const Fail
   auto it = in_flight_.find(seq);
   if (it == in_flight_.end() || !Erase(it->second.hosts, host)) return;
   InFlight& entry = it->second;
+  auto launch_ended = [&](int where) {
+    if (entry.running != nullptr) hooks_.launch_ended(entry.running, where);
+  };
+  launch_ended(host);
   if (!status.ok()) {
     FailOutputs(entry, host, status, failure);
     if (entry.error.ok()) entry.error = status;
     // The cause is known now: those who complained about a peer have nothing more to wait for.
     for (int other : entry.complained) {
-      if (Erase(entry.hosts, other)) FailOutputs(entry, other, entry.error, nullptr);
+      if (!Erase(entry.hosts, other)) continue;
+      launch_ended(other);
+      FailOutputs(entry, other, entry.error, nullptr);
     }
     entry.complained.clear();
   }

@@ -21,6 +21,7 @@
 #include "proto/parkway/engine.pb.h"
 #include "runtime/buffers.h"
 #include "runtime/core.h"
+#include "runtime/fair_shares.h"
 #include "runtime/topology.h"
 
 namespace parkway::runtime {
@@ -46,8 +47,9 @@ struct InFlight {
   bool launch = false;  // an error on one host is an error of every output
   std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages
   std::string fingerprint;
-  absl::Status error;            // first cause
-  std::shared_ptr<void> credit;  // the session's, given back when this goes
+  FairShares::RunningRef running;  // of a launch: its share of the devices
+  absl::Status error;              // first cause
+  std::shared_ptr<void> credit;    // the session's, given back when this goes
   absl::AnyInvocable<void(const absl::Status&)> done;
 };
 
@@ -63,6 +65,8 @@ class Engines : public BuffersOwner {
     std::function<void(int host, const KeyValue&)> key_value;
     std::function<void(uint64_t session, int64_t bytes)> freed;  // accounting
     std::function<void(const InFlight&)> ended;
+    std::function<void(const FairShares::RunningRef&, int host)> launch_ended;  // on that host
+    std::function<void()> ends_known;  // after one or more of those, when no more are known for now
   };
   Engines(CoreOptions& options, Hooks hooks);
   ~Engines() override;

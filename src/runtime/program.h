@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "runtime/engines.h"
+#include "runtime/fair_shares.h"
 #include "runtime/session.h"
 
 namespace parkway::runtime {
@@ -54,6 +55,8 @@ class Program {
 
   // The id that engines know it by in that context, after telling those that don't.
   uint64_t EnsureLoaded(uint64_t context, uint64_t session);
+  // What a launch takes of the devices, for the order between sessions.
+  const LaunchWorkRef& work() const { return work_; }
   // What a launch holds until it has ended everywhere: the engines may still be pulling the executable's bytes when the
   // session has no more use for the program. Null when they went inside an operation.
   const std::shared_ptr<const void>& offered() const { return offered_; }
@@ -75,6 +78,7 @@ class Program {
   HostList hosts_;
   std::vector<Parameter> parameters_;
   std::vector<Output> outputs_;
+  LaunchWorkRef work_;
   absl::flat_hash_map<uint64_t, Load> loads_;  // by context
   Transfer transfer_;                          // the executable's bytes, when they are too many for an operation
   std::shared_ptr<const void> offered_;        // ends the offer of them

@@ -1,7 +1,9 @@
 #include "runtime/sequencer.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/limits.h"
 
 namespace parkway::runtime {
@@ -40,17 +42,31 @@ Sequencer::Verdict Sequencer::Judge(Operation& operation, uint64_t* context, abs
   return (*found)->state == Contexts::State::kOpen ? Verdict::kIssue : Verdict::kWait;
 }
 
+void Sequencer::Close(uint64_t session) {
+  queues_.erase(session);
+  absl::erase_if(waiting_, [session](const auto& head) { return head.first.second == session; });
+  shares_.Close(session);
+  // Not from here: whoever closes a session is in the middle of something.
+  executor_->Post([this, alive = alive_] {
+    if (*alive) GiveTurns();
+  });
+}
+
 void Sequencer::Submit(uint64_t session, OperationRef operation) {
   auto it = queues_.find(session);
   if (it == queues_.end()) return;
   it->second.push_back(std::move(operation));
-  if (it->second.size() == 1) Pump(session);
+  if (it->second.size() > 1) return;
+  Pump(session);
+  GiveTurns();
 }
 
 void Sequencer::InputArrived(uint64_t session, const OperationRef& operation) {
   --operation->inputs_awaited;
   auto it = queues_.find(session);
-  if (it != queues_.end() && !it->second.empty() && it->second.front() == operation) Pump(session);
+  if (it == queues_.end() || it->second.empty() || it->second.front() != operation) return;
+  Pump(session);
+  GiveTurns();
 }
 
 void Sequencer::Pump(uint64_t session) {
@@ -58,18 +74,81 @@ void Sequencer::Pump(uint64_t session) {
     auto it = queues_.find(session);  // issuing may close it
     if (it == queues_.end() || it->second.empty()) return;
     OperationRef head = it->second.front();
+    if (head->awaits_turn) return;
     uint64_t context = 0;
     absl::Status why;
     Verdict verdict = Judge(*head, &context, &why);
     if (verdict == Verdict::kWait) return;
+    if (verdict == Verdict::kIssue && head->launch != nullptr) {
+      head->awaits_turn = true;
+      waiting_.emplace(shares_.RankOf(session, *head->launch, executor_->Now()), std::move(head));
+      return;
+    }
     it->second.pop_front();
     if (verdict == Verdict::kIssue) {
-      head->issue(context, std::move(head->credit));
+      head->issue(context, Issued{std::move(head->credit), nullptr});
     } else {
       head->fail(why);
       head->credit.reset();
     }
   }
+}
+
+void Sequencer::TakeTurn(const FairShares::Rank& rank, const OperationRef& head) {
+  const uint64_t session = rank.second;
+  head->awaits_turn = false;
+  uint64_t context = 0;
+  absl::Status why;
+  // Its hosts may have gone while it waited; whatever but a launch can be done with it is Pump's.
+  if (Judge(*head, &context, &why) == Verdict::kIssue) {
+    queues_.at(session).pop_front();
+    FairShares::RunningRef running = shares_.Begin(rank, std::move(head->launch), executor_->Now());
+    head->issue(context, Issued{std::move(head->credit), std::move(running)});
+  }
+  Pump(session);
+}
+
+void Sequencer::GiveTurns() {
+  // Sending one may bring others: one loop at a time, until nothing moves.
+  give_again_ = true;
+  if (giving_turns_) return;
+  giving_turns_ = true;
+  while (give_again_) {
+    give_again_ = false;
+    absl::flat_hash_set<int> kept;  // devices, for those that come first and have no room yet
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      const FairShares::Rank rank = it->first;
+      const OperationRef head = it->second;
+      const std::vector<int>& devices = head->launch->devices;
+      auto taken = [&](int device) { return kept.contains(device); };
+      if ((!kept.empty() && std::any_of(devices.begin(), devices.end(), taken)) ||
+          !shares_.HasRoom(rank.second, *head->launch, executor_->Now())) {
+        kept.insert(devices.begin(), devices.end());
+        ++it;
+        continue;
+      }
+      waiting_.erase(it);
+      TakeTurn(rank, head);
+      it = waiting_.lower_bound(rank);  // the next of that session comes no earlier
+    }
+  }
+  giving_turns_ = false;
+  if (!waiting_.empty()) LookAgainLater();
+}
+
+void Sequencer::LookAgainLater() {
+  if (will_look_) return;
+  will_look_ = true;
+  executor_->After(limits::kShareWait, [this, alive = alive_] {
+    if (!*alive) return;
+    will_look_ = false;
+    GiveTurns();
+  });
+}
+
+void Sequencer::EndsKnown() {
+  shares_.Charge(executor_->Now());
+  GiveTurns();
 }
 
 void Sequencer::PumpAll() {
@@ -79,6 +158,8 @@ void Sequencer::PumpAll() {
   pumping_all_ = true;
   while (pump_again_) {
     pump_again_ = false;
+    for (auto& [rank, head] : waiting_) head->awaits_turn = false;
+    waiting_.clear();
     std::vector<uint64_t> sessions;
     for (const auto& [session, queue] : queues_) {
       if (!queue.empty()) sessions.push_back(session);
@@ -86,6 +167,7 @@ void Sequencer::PumpAll() {
     for (uint64_t session : sessions) Pump(session);
   }
   pumping_all_ = false;
+  GiveTurns();
 }
 
 }  // namespace parkway::runtime

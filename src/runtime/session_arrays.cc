@@ -87,16 +87,8 @@ absl::StatusOr<ArrayRecord> SessionImpl::NewRecord(const ArraySpec& spec) {
   return ArrayRecord{spec, std::make_shared<Whole>(core_->engines->NewBuffers(id_, spec, bytes)), {}};
 }
 
-void SessionImpl::Submit(HostList hosts, bool context, int inputs_awaited, int64_t bytes, Issue issue,
-                         absl::AnyInvocable<void(const absl::Status&)> fail, OperationRef* made) {
-  auto operation = std::make_shared<Operation>();
+void SessionImpl::Submit(OperationRef operation, int64_t bytes) {
   operation->credit = std::make_shared<Credit>(this, bytes);
-  operation->hosts = std::move(hosts);
-  operation->context = context;
-  operation->inputs_awaited = inputs_awaited;
-  operation->issue = std::move(issue);
-  operation->fail = std::move(fail);
-  if (made != nullptr) *made = operation;
   core_->sequencer->Submit(id_, std::move(operation));
 }
 
@@ -250,13 +242,12 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
   HostList hosts = core_->engines->HostsOf(spec.sharding->devices()->ids());
   auto shared = std::make_shared<std::vector<HostShards>>(std::move(sources));
   auto arrived = std::make_shared<std::vector<absl::StatusOr<Bytes>>>(shared->size(), absl::UnknownError("not there"));
-  OperationRef operation;
   auto fail = [buffers](const absl::Status& why) {
     buffers->FailAll(why);
     buffers->Settle();
   };
   auto issue = [this, spec, buffers, whole, shared, arrived, hosts, whole_source, fail](uint64_t,
-                                                                                        CreditRef credit) mutable {
+                                                                                        Issued issued) mutable {
     std::vector<uint64_t> offered;
     absl::StatusOr<std::vector<HostSource>> encoded =
         EncodeSources(spec, *shared, *arrived, *core_->options.transfers, offered);
@@ -271,15 +262,19 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
       ops.push_back(PutFor(host, core_->options.topology, spec, buffers->id(), *shared, *encoded, whole_source));
     }
     InFlight entry{.session = id_, .hosts = hosts, .outputs = {buffers}, .what = "device_put of " + DescribeSpec(spec)};
-    entry.credit = std::move(credit);
+    entry.credit = std::move(issued.credit);
     entry.done = [transfers = core_->options.transfers, offered = std::move(offered)](const absl::Status&) {
       for (uint64_t id : offered) transfers->Drop(id);
     };
     core_->engines->IssueEach(std::move(ops), std::move(entry));
     whole.reset();
   };
-  Submit(hosts, false, static_cast<int>(shared->size()), buffers->total_bytes(), std::move(issue), std::move(fail),
-         &operation);
+  auto operation = std::make_shared<Operation>();
+  operation->hosts = hosts;
+  operation->inputs_awaited = static_cast<int>(shared->size());
+  operation->issue = std::move(issue);
+  operation->fail = std::move(fail);
+  Submit(operation, buffers->total_bytes());
   for (size_t i = 0; i < shared->size(); ++i) {
     PendingBytesRef pending = std::move((*shared)[i].bytes);
     pending->When([this, alive = alive_, executor = core_->options.executor, operation, arrived,
@@ -611,21 +606,22 @@ void SessionImpl::Read(Handle array, absl::AnyInvocable<void(absl::StatusOr<Byte
   }
   auto pin = record.ShardAt(shard);
   auto shared = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<Bytes>)>>(std::move(done));
-  Submit(
-      {core_->options.topology.device(device).host}, false, 0, 0,
-      [this, pin = std::move(pin), buffers, device, shared](uint64_t, const CreditRef&) mutable {
-        absl::Status error = buffers->ShardError(device);
-        if (!error.ok()) return (*shared)(error);
-        core_->engines->Read(id_, *buffers, device, false, [shared, buffers, device](absl::StatusOr<Bytes> bytes) {
-          if (bytes.ok()) return (*shared)(std::move(bytes));
-          // The engine's word is a symptom where the core knows the cause, or soon will.
-          buffers->WhenSettled([shared, buffers, device, symptom = bytes.status()] {
-            absl::Status cause = buffers->ShardError(device);
-            (*shared)(cause.ok() ? symptom : cause);
-          });
-        });
-      },
-      [shared](const absl::Status& why) { (*shared)(why); });
+  auto operation = std::make_shared<Operation>();
+  operation->hosts = {core_->options.topology.device(device).host};
+  operation->issue = [this, pin = std::move(pin), buffers, device, shared](uint64_t, const Issued&) mutable {
+    absl::Status error = buffers->ShardError(device);
+    if (!error.ok()) return (*shared)(error);
+    core_->engines->Read(id_, *buffers, device, false, [shared, buffers, device](absl::StatusOr<Bytes> bytes) {
+      if (bytes.ok()) return (*shared)(std::move(bytes));
+      // The engine's word is a symptom where the core knows the cause, or soon will.
+      buffers->WhenSettled([shared, buffers, device, symptom = bytes.status()] {
+        absl::Status cause = buffers->ShardError(device);
+        (*shared)(cause.ok() ? symptom : cause);
+      });
+    });
+  };
+  operation->fail = [shared](const absl::Status& why) { (*shared)(why); };
+  Submit(std::move(operation), 0);
 }
 
 absl::StatusOr<ArraySpec> SessionImpl::Describe(Handle array) const {

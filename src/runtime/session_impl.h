@@ -91,8 +91,6 @@ class SessionImpl : public Session {
     std::shared_ptr<bool> alive_;
     int64_t bytes_;
   };
-  using CreditRef = std::shared_ptr<void>;
-  using Issue = absl::AnyInvocable<void(uint64_t context, CreditRef credit)>;
 
   // A plan to move bytes between shards (session_moves.cc).
   struct Move;
@@ -112,9 +110,8 @@ class SessionImpl : public Session {
   absl::Status FailResults(absl::Span<const Handle> results, absl::Span<const ArraySpec> specs, absl::Status error);
   // A record of new buffers for `spec`.
   absl::StatusOr<ArrayRecord> NewRecord(const ArraySpec& spec);
-  // `bytes`: what it holds of the client's until it has ended. `issue` passes the credit on to what is then in flight.
-  void Submit(HostList hosts, bool context, int inputs_awaited, int64_t bytes, Issue issue,
-              absl::AnyInvocable<void(const absl::Status&)> fail, OperationRef* made = nullptr);
+  // `bytes`: what it holds of the client's until it has ended.
+  void Submit(OperationRef operation, int64_t bytes);
 
   absl::Status SubmitPut(Handle result, const ArraySpec& spec, ArrayRecord record, std::vector<HostShards> sources,
                          bool whole_source);
@@ -128,7 +125,7 @@ class SessionImpl : public Session {
   // type.
   absl::Status SubmitMove(const ArrayRecord& input, const ArraySpec& spec, const ArrayRecord& output, bool by_position,
                           bool reinterpret, std::string what);
-  void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, CreditRef credit);
+  void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, Issued issued);
   // Tells the shard's host to offer a box of it, which has `bytes` bytes; the way to them.
   Transfer ExportBox(const Shard& shard, const ifrt::Region& box, int64_t bytes);
   absl::Status CopyOne(Handle array, Handle result, const ifrt::DeviceListPtr& devices,
@@ -143,7 +140,7 @@ class SessionImpl : public Session {
   absl::StatusOr<std::vector<ArrayRecord>> GatherArguments(Program& program, const ExecuteRequest& request);
   void Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
               const std::vector<int>& donated, std::vector<BuffersRef> outputs, int launch_id, uint64_t context,
-              const FutureRef& status, CreditRef credit);
+              const FutureRef& status, Issued issued);
   absl::Status CheckMemory(Program& program) const;
 
   CoreState* core_;

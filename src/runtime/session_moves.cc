@@ -125,12 +125,16 @@ absl::Status SessionImpl::SubmitMove(const ArrayRecord& input, const ArraySpec& 
     buffers->FailAll(why);
     buffers->Settle();
   };
-  auto issue = [this, move, buffers, keep, what = std::move(what)](uint64_t, CreditRef credit) mutable {
-    IssueMove(*move, buffers, what, std::move(credit));
+  auto issue = [this, move, buffers, keep, what = std::move(what)](uint64_t, Issued issued) mutable {
+    IssueMove(*move, buffers, what, std::move(issued));
     keep.reset();
     move.reset();
   };
-  Submit(std::move(hosts), false, 0, 0, std::move(issue), std::move(fail));
+  auto operation = std::make_shared<Operation>();
+  operation->hosts = std::move(hosts);
+  operation->issue = std::move(issue);
+  operation->fail = std::move(fail);
+  Submit(std::move(operation), 0);
   return absl::OkStatus();
 }
 
@@ -152,7 +156,7 @@ Transfer SessionImpl::ExportBox(const Shard& shard, const ifrt::Region& box, int
   return transfer;
 }
 
-void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, CreditRef credit) {
+void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, Issued issued) {
   const Topology& topology = core_->options.topology;
   std::vector<Op> gathers(move.target_hosts.size());
   absl::flat_hash_map<int, Release> releases;
@@ -194,7 +198,7 @@ void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::st
     }
   }
   InFlight entry{.session = id_, .outputs = {buffers}, .what = what};
-  entry.credit = std::move(credit);
+  entry.credit = std::move(issued.credit);
   std::vector<Op> ops;
   for (size_t i = 0; i < gathers.size(); ++i) {
     if (gathers[i].gather().shards().empty()) continue;

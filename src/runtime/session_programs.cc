@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "ifrt/argument.h"
 #include "runtime/session_impl.h"
 
 namespace parkway::runtime {
@@ -76,10 +77,9 @@ absl::Status SessionImpl::DestructExecutable(Handle executable) {
 
 absl::Status SessionImpl::CheckArgument(Program& program, int index, const ArrayRecord& array) {
   Program::Parameter& parameter = program.parameters()[index];
-  if (array.spec.dtype != parameter.dtype || !(array.spec.shape == parameter.shape)) {
-    return absl::InvalidArgumentError(absl::StrCat(program.Describe(), ": argument ", index, " is ",
-                                                   DescribeSpec(array.spec), ", but the program takes ",
-                                                   ifrt::Name(parameter.dtype), parameter.shape.ToString()));
+  if (std::optional<std::string> mismatch =
+          ifrt::ArgumentMismatch(array.spec.dtype, array.spec.shape.dims(), parameter.dtype, parameter.shape.dims())) {
+    return absl::InvalidArgumentError(absl::StrCat(program.Describe(), ": argument ", index, " is ", *mismatch));
   }
   if (array.spec.sharding == parameter.accepted) return absl::OkStatus();
   if (!array.spec.sharding->Fits(*parameter.sharding, parameter.shape)) {
@@ -179,17 +179,23 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
     if (future) Settle(*future, why);
   };
   auto issue = [this, program, arguments = *std::move(arguments), donated = std::move(donated), outputs, future,
-                launch_id = request.launch_id](uint64_t context, CreditRef credit) mutable {
-    Launch(program, std::move(arguments), donated, std::move(outputs), launch_id, context, future, std::move(credit));
+                launch_id = request.launch_id](uint64_t context, Issued issued) mutable {
+    Launch(program, std::move(arguments), donated, std::move(outputs), launch_id, context, future, std::move(issued));
     program.reset();
   };
-  Submit(program->hosts(), program->spans_hosts(), 0, 0, std::move(issue), std::move(fail));
+  auto operation = std::make_shared<Operation>();
+  operation->hosts = it->second->hosts();
+  operation->context = it->second->spans_hosts();
+  operation->launch = it->second->work();
+  operation->issue = std::move(issue);
+  operation->fail = std::move(fail);
+  Submit(std::move(operation), 0);
   return reply;
 }
 
 void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
                          const std::vector<int>& donated, std::vector<BuffersRef> outputs, int launch_id,
-                         uint64_t context, const FutureRef& status, CreditRef credit) {
+                         uint64_t context, const FutureRef& status, Issued issued) {
   absl::Status why;
   for (const ArrayRecord& argument : arguments) {
     if (why.ok()) why = argument.Error();
@@ -235,7 +241,8 @@ void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<Ar
   InFlight entry{
       .session = id_, .hosts = program->hosts(), .outputs = std::move(outputs), .context = context, .launch = true};
   entry.what = program->Describe();
-  entry.credit = std::move(credit);
+  entry.credit = std::move(issued.credit);
+  entry.running = std::move(issued.running);
   entry.fingerprint = program->compiled().fingerprint();
   entry.offered = program->offered();
   if (status) {

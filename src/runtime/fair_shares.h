@@ -1,0 +1,127 @@
+// Whose launch goes next. A client that dispatches without end must leave the others their equal share of the devices
+// that they use too, so launches wait here rather than in the engines, where nobody could overtake them. Start-time
+// fair queueing, device by device: a launch begins at the virtual time up to which its session was served there, or,
+// where that is later, at the device's own; the lowest begins next. It ends later by the time that its devices worked
+// for it.
+//
+// How much is in an engine at once: enough that no device waits for the proxy. A session alone on its devices has
+// limits::kAloneAhead of work or kAloneLaunches launches there; all that share them kSharedAhead. A launch that runs
+// for longer than limits::kShareWait holds up nobody: it doesn't count any more.
+//
+// No deadlock: the order of those that wait is total, whatever devices they need, so that the lowest waits for nothing
+// but launches that are with the engines, and those wait for none that isn't.
+//
+// Owned by the sequencer; used inside tasks of the core's executor only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/topology.h"
+
+// TEMP
+namespace parkway::limits {
+inline constexpr int kRememberedCrashes = 4096;
+inline constexpr absl::Duration kAloneAhead = absl::Milliseconds(50);
+inline constexpr size_t kAloneLaunches = 16;
+inline constexpr absl::Duration kSharedAhead = absl::Milliseconds(2);
+inline constexpr absl::Duration kShareMemory = absl::Seconds(1);
+inline constexpr absl::Duration kShareWait = absl::Seconds(2);
+inline constexpr absl::Duration kUnknownRunTime = absl::Milliseconds(3);
+}  // namespace parkway::limits
+// TEMP END
+
+namespace parkway::runtime {
+
+// What the launches of a program take of the devices.
+struct LaunchWork {
+  std::vector<int> devices;
+  absl::Duration run_time;  // of one launch on each of them, as measured; zero: not yet
+};
+using LaunchWorkRef = std::shared_ptr<LaunchWork>;
+
+class FairShares {
+ public:
+  // A place in the virtual order; the session breaks ties.
+  using Rank = std::pair<double, uint64_t>;
+  // A launch that was begun. Gives back what it holds when destroyed.
+  class Running;
+  using RunningRef = std::shared_ptr<Running>;
+
+  explicit FairShares(const Topology* topology) : topology_(topology), lanes_(topology->devices().size()) {}
+  ~FairShares() { *alive_ = false; }
+
+  void Close(uint64_t session) { served_.erase(session); }
+
+  // Where a launch that has its turn now stands. Its devices are now known to be wanted by that session.
+  Rank RankOf(uint64_t session, const LaunchWork& work, absl::Time now);
+  // Is there room for it on all of its devices?
+  bool HasRoom(uint64_t session, const LaunchWork& work, absl::Time now) const;
+  RunningRef Begin(const Rank& rank, LaunchWorkRef work, absl::Time now);
+  // The launch has ended on that host. Ends that are learnt together are charged together, by Charge.
+  void Ended(const RunningRef& running, int host);
+  void Charge(absl::Time now);
+
+ private:
+  struct Begun {
+    const Running* running = nullptr;
+    absl::Time at;
+    absl::Duration expected;
+  };
+  // One device.
+  struct Lane {
+    double virtual_time = 0;      // seconds
+    std::vector<Begun> launches;  // not ended, oldest first
+    absl::Duration ahead;         // what they are expected to take
+    absl::Time last_end = absl::InfinitePast();
+    // The two sessions that last wanted it.
+    uint64_t latest = 0, before = 0;
+    absl::Time latest_at = absl::InfinitePast(), before_at = absl::InfinitePast();
+  };
+  struct EndedOn {
+    RunningRef running;
+    int device = 0;
+  };
+
+  std::vector<double>& ServedUntil(uint64_t session);
+  void Want(Lane& lane, uint64_t session, absl::Time now);
+  static bool Shared(const Lane& lane, uint64_t session, absl::Time now);
+  void Release(Running& running, int position);
+
+  const Topology* topology_;
+  std::vector<Lane> lanes_;
+  absl::flat_hash_map<uint64_t, std::vector<double>> served_;  // until which virtual time, by device
+  std::vector<EndedOn> ended_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+class FairShares::Running {
+ public:
+  Running(FairShares* shares, uint64_t session, LaunchWorkRef work, absl::Duration expected, absl::Time begun)
+      : shares_(shares),
+        alive_(shares->alive_),
+        session_(session),
+        work_(std::move(work)),
+        expected_(expected),
+        begun_(begun),
+        held_(work_->devices.size(), true) {}
+  ~Running();
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  friend class FairShares;
+  FairShares* shares_;
+  std::shared_ptr<bool> alive_;
+  const uint64_t session_;
+  const LaunchWorkRef work_;
+  const absl::Duration expected_;  // on each device
+  const absl::Time begun_;
+  std::vector<bool> held_;  // by position in work_->devices
+};
+
+}  // namespace parkway::runtime
