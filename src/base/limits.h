@@ -110,12 +110,21 @@ inline constexpr int kMaxDevicesPerHost = 4096;
 inline constexpr int kMaxNameBytes = 512;  // a worker's name, a slice's, an owner's
 
 // ---- The core ------------------------------------------------------------------------------------------------------
-inline constexpr absl::Duration kHostReturnWait = absl::Seconds(15);  // for an engine that is being started again
-inline constexpr absl::Duration kEvictionDrain = absl::Seconds(2);    // for others' work on an engine that is to go
-inline constexpr absl::Duration kEvictionCopies = absl::Seconds(30);  // to copy arrays off an engine that is to go
-inline constexpr int kCrashesUntilRefused = 2;                        // of an engine, by one program
-inline constexpr int kContextAttempts = 3;                            // to open one for an operation
-inline constexpr int kMaxOpenContexts = 32;                           // more close the one that was idle longest
+inline constexpr absl::Duration kHostReturnWait = absl::Seconds(15);   // for an engine that is being started again
+inline constexpr absl::Duration kEvictionDrain = absl::Seconds(2);     // for others' work on an engine that is to go
+inline constexpr absl::Duration kEvictionCopies = absl::Seconds(30);   // to copy arrays off an engine that is to go
+inline constexpr int kCrashesUntilRefused = 2;                         // of an engine, by one program
+inline constexpr int kContextAttempts = 3;                             // to open one for an operation
+inline constexpr int kMaxOpenContexts = 32;                            // more close the one that was idle longest
+inline constexpr size_t kRememberedCrashes = 4096;                     // programs that crashed an engine
+inline constexpr size_t kLargestHolders = 5;                           // of device memory, that an error names
+inline constexpr size_t kReportedSessions = 64;                        // in `parkway status`, those that hold most
+inline constexpr absl::Duration kAloneAhead = absl::Milliseconds(50);  // work with a device that one session uses
+inline constexpr size_t kAloneLaunches = 16;                           // or so many launches
+inline constexpr absl::Duration kSharedAhead = absl::Milliseconds(2);  // work with a device that several use
+inline constexpr absl::Duration kShareMemory = absl::Seconds(1);  // a device is shared so long after another's launch
+inline constexpr absl::Duration kShareWait = absl::Seconds(2);    // launches that run for longer hold up nobody
+inline constexpr absl::Duration kUnknownRunTime = absl::Milliseconds(3);  // of a program that has not run yet
 
 // ---- Programs -----------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended

@@ -105,11 +105,15 @@ int RunWorker(const CommandArguments& args) {
   flags.Add("slice", &options.slice, "slice that this host belongs to; by default as the manager groups");
   flags.Add("host_index", &host, "index in its slice");
   flags.Add("devices", &devices, "devices of this host; 0: as the manager's --instance_type says");
+  flags.Add("memory_bytes", &options.memory_bytes, "limit for memory of all its devices together; 0: none");
   flags.Add("engine", &options.engine, "what computes: jaxlib, or sim");
   flags.AddLogFlags(&log_dir);
   if (const auto code = Begin("worker", flags, args, log_dir)) return *code;
   if (const auto code = Check(CheckPort("server_port", port))) return *code;
   if (const auto code = Check(ResolveManager(options.manager_address))) return *code;
+  if (options.memory_bytes < 0) {
+    return *Check(absl::InvalidArgumentError("--memory_bytes takes a size in bytes, or 0 for no limit"));
+  }
   options.server_port = static_cast<int>(port);
   options.host = static_cast<int>(host);
   options.devices = static_cast<int>(devices);

@@ -103,6 +103,13 @@ std::string StatusJson(const ManagerStatus& status, const ClusterRecord& record)
                       {"hosts", hosts}});
   }
   for (const LeaseStatus& lease : status.leases()) {
+    nlohmann::json sessions = nlohmann::json::array();
+    for (const SessionReport& session : lease.report().by_session()) {
+      sessions.push_back({{"client", session.client()},
+                          {"bytes_held", session.bytes_held()},
+                          {"arrays", session.arrays()},
+                          {"executables", session.executables()}});
+    }
     leases.push_back({{"lease", lease.lease()},
                       {"owner", lease.owner()},
                       {"slices", LeaseSlices(lease)},
@@ -112,7 +119,8 @@ std::string StatusJson(const ManagerStatus& status, const ClusterRecord& record)
                       {"programs_run", lease.report().programs_run()},
                       {"bytes_held", lease.report().bytes_held()},
                       {"arrays", lease.report().arrays()},
-                      {"executables", lease.report().executables()}});
+                      {"executables", lease.report().executables()},
+                      {"by_session", sessions}});
   }
   for (const RoleRecord& role : record.roles) {
     roles.push_back({{"role", role.role}, {"pid", role.pid}, {"restarts", role.restarts}, {"log", role.log}});

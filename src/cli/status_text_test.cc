@@ -35,6 +35,9 @@ ManagerStatus TwoSlicesOneDown() {
   lease->mutable_report()->set_sessions(2);
   lease->mutable_report()->set_programs_run(71);
   lease->mutable_report()->set_bytes_held(3 << 20);
+  SessionReport* session = lease->mutable_report()->add_by_session();
+  session->set_client("ipv4:10.0.0.9:1234");
+  session->set_bytes_held(3 << 20);
   return status;
 }
 
@@ -52,6 +55,8 @@ TEST(StatusText, JsonHasTheSame) {
   EXPECT_EQ(json["devices"], 4);
   EXPECT_EQ(json["programs_run"], 71);
   EXPECT_EQ(json["bytes_held"], 3 << 20);
+  EXPECT_EQ(json["leases"][0]["by_session"][0]["client"], "ipv4:10.0.0.9:1234");
+  EXPECT_EQ(json["leases"][0]["by_session"][0]["bytes_held"], 3 << 20);
   EXPECT_EQ(json["slices"][1]["ready"], false);
   EXPECT_EQ(json["slices"][0]["type"], "cpu:1x4");
   EXPECT_EQ(json["leases"][0]["placed"], false);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
+#include "base/limits.h"
 #include "base/machine.h"
 #include "base/random.h"
 #include "base/run_in_task.h"
@@ -106,6 +108,24 @@ compiler::CompilerPool::Options PoolOptions(const ProxyOptions& options) {
   return pool;
 }
 
+void FillReport(runtime::CoreStats stats, ProxyReport* report) {
+  report->set_sessions(stats.sessions);
+  report->set_programs_run(stats.programs_run);
+  report->set_bytes_held(stats.bytes_held);
+  report->set_arrays(stats.arrays);
+  report->set_executables(stats.executables);
+  std::stable_sort(stats.by_session.begin(), stats.by_session.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes_held > b.second.bytes_held; });
+  if (stats.by_session.size() > limits::kReportedSessions) stats.by_session.resize(limits::kReportedSessions);
+  for (const auto& [client, session] : stats.by_session) {
+    SessionReport* one = report->add_by_session();
+    one->set_client(client);
+    one->set_bytes_held(session.bytes_held);
+    one->set_arrays(session.arrays);
+    one->set_executables(session.executables);
+  }
+}
+
 class Proxy {
  public:
   explicit Proxy(const ProxyOptions& options) : options_(options), compiler_(PoolOptions(options)) {}
@@ -187,14 +207,7 @@ class Proxy {
       LOG(ERROR) << "the manager refuses this proxy: " << why.message();
       refused();
     };
-    handlers.report = [this](ProxyReport* report) {
-      const runtime::CoreStats stats = core_->Stats();
-      report->set_sessions(stats.sessions);
-      report->set_programs_run(stats.programs_run);
-      report->set_bytes_held(stats.bytes_held);
-      report->set_arrays(stats.arrays);
-      report->set_executables(stats.executables);
-    };
+    handlers.report = [this](ProxyReport* report) { FillReport(core_->Stats(), report); };
     lease_ = std::make_unique<manager::LeaseClient>(executor_.get(), server_->queue(), options_.manager_address,
                                                     request, std::move(handlers));
   }

@@ -6,6 +6,25 @@
 
 namespace parkway::runtime {
 
+Buffers::Buffers(BuffersOwner* owner, uint64_t id, HolderRef holder, ArraySpec spec, int64_t shard_bytes,
+                 MadeBy made_by)
+    : owner_(owner),
+      id_(id),
+      holder_(std::move(holder)),
+      spec_(std::move(spec)),
+      shard_bytes_(shard_bytes),
+      made_by_(std::move(made_by)),
+      next_(holder_->first) {
+  if (next_ != nullptr) next_->previous_ = this;
+  holder_->first = this;
+}
+
+Buffers::~Buffers() {
+  owner_->OnDestroyed(*this);
+  if (next_ != nullptr) next_->previous_ = previous_;
+  (previous_ != nullptr ? previous_->next_ : holder_->first) = next_;
+}
+
 absl::Status Buffers::ShardError(int device) const {
   if (error_.ok()) return absl::OkStatus();
   auto it = shard_errors_.find(device);
@@ -39,20 +58,18 @@ void Buffers::WhenSettled(absl::AnyInvocable<void()> then) {
   }
 }
 
-void Buffers::FreeAll() { owner_->OnFreed(*this, {}); }
+void Buffers::FreeUnreferenced() {
+  if (wholes > 0) return;
+  if (shard_refs == 0) return owner_->OnFreed(*this, {});
+  for (int device : devices()->ids()) {
+    if (!refs_by_device.contains(device)) FreeShard(device);
+  }
+}
 
 void Buffers::FreeShard(int device) { owner_->OnFreed(*this, absl::MakeConstSpan(&device, 1)); }
 
 Whole::~Whole() {
-  Buffers& b = *buffers_;
-  if (--b.wholes > 0) return;
-  if (b.shard_refs == 0) {
-    b.FreeAll();
-    return;
-  }
-  for (int device : b.devices()->ids()) {
-    if (!b.refs_by_device.contains(device)) b.FreeShard(device);
-  }
+  if (--buffers_->wholes == 0) buffers_->FreeUnreferenced();
 }
 
 Shard::Shard(BuffersRef buffers, int device) : buffers_(std::move(buffers)), device_(device) {

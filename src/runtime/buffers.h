@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -36,21 +37,41 @@ class BuffersOwner {
   virtual void OnDestroyed(Buffers& buffers) = 0;
 };
 
+// A session as the one who pays for buffers: how many bytes engines hold for it, and in which.
+struct Holder {
+  explicit Holder(uint64_t id) : session(id) {}
+  const uint64_t session;
+  int64_t bytes = 0;
+  Buffers* first = nullptr;  // a list through all of its buffers
+};
+using HolderRef = std::shared_ptr<Holder>;
+
+// What made an array, for messages: "program 'jit_step'", "device_put".
+using MadeBy = std::shared_ptr<const std::string>;
+
 class Buffers : public std::enable_shared_from_this<Buffers> {
  public:
-  // `spec`: as it was made; `shard_bytes`: size of one shard, for accounting; `session`: who pays.
-  Buffers(BuffersOwner* owner, uint64_t id, uint64_t session, ArraySpec spec, int64_t shard_bytes)
-      : owner_(owner), id_(id), session_(session), spec_(std::move(spec)), shard_bytes_(shard_bytes) {}
-  ~Buffers() { owner_->OnDestroyed(*this); }
+  // `spec`: as it was made; `shard_bytes`: size of one shard, for accounting; `holder`: who pays.
+  Buffers(BuffersOwner* owner, uint64_t id, HolderRef holder, ArraySpec spec, int64_t shard_bytes, MadeBy made_by);
+  ~Buffers();
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
   uint64_t id() const { return id_; }
-  uint64_t session() const { return session_; }
+  uint64_t session() const { return holder_->session; }
+  Holder& holder() const { return *holder_; }
+  // The next one of the same holder.
+  Buffers* next() const { return next_; }
+  const MadeBy& made_by() const { return made_by_; }
   const ArraySpec& spec() const { return spec_; }
   const ifrt::DeviceListPtr& devices() const { return spec_.sharding->devices(); }
   int64_t shard_bytes() const { return shard_bytes_; }
   int64_t total_bytes() const { return shard_bytes_ * devices()->size(); }
+
+  // Device memory is charged from when engines are told to make shards until they are told to free them, or lose them.
+  bool charged = false;
+  absl::flat_hash_set<int> discharged;  // before the others
+  bool Charged(int device) const { return charged && (discharged.empty() || !discharged.contains(device)); }
 
   // True once engines were told of the id: then they must be told when it goes.
   bool on_engines = false;
@@ -74,7 +95,8 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
   // What still waits, which then never runs: it may hold references to these very buffers.
   std::vector<absl::AnyInvocable<void()>> TakeWaiters() { return std::exchange(waiters_, {}); }
 
-  void FreeAll();
+  // Frees what no client array refers to.
+  void FreeUnreferenced();
   void FreeShard(int device);
 
   // Who refers to it: Whole and Shard count themselves here.
@@ -85,9 +107,12 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
  private:
   BuffersOwner* owner_;
   const uint64_t id_;
-  const uint64_t session_;
+  const HolderRef holder_;
   const ArraySpec spec_;
   const int64_t shard_bytes_;
+  const MadeBy made_by_;
+  Buffers* next_ = nullptr;
+  Buffers* previous_ = nullptr;
   bool settled_ = false;
   absl::Status error_;
   absl::Status all_error_;

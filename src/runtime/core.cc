@@ -13,7 +13,7 @@ namespace parkway::runtime {
 // ---- Sessions
 
 SessionImpl::SessionImpl(CoreState* core, uint64_t id, std::string name, std::function<void(SessionImpl*)> closed)
-    : core_(core), id_(id), name_(std::move(name)), closed_(std::move(closed)) {
+    : core_(core), id_(id), name_(std::move(name)), closed_(std::move(closed)), holder_(std::make_shared<Holder>(id)) {
   core_->sequencer->Open(id_);
 }
 
@@ -24,9 +24,9 @@ SessionImpl::~SessionImpl() {
   for (uint64_t job : compiles_) core_->options.compiler->Cancel(job);
   // Nobody is left to be told; and who waits for an array that never came holds it.
   std::vector<std::vector<absl::AnyInvocable<void()>>> waiters;
-  core_->engines->ForEachBuffers([&](Buffers& buffers) {
-    if (buffers.session() == id_) waiters.push_back(buffers.TakeWaiters());
-  });
+  for (Buffers* buffers = holder_->first; buffers != nullptr; buffers = buffers->next()) {
+    waiters.push_back(buffers->TakeWaiters());
+  }
   waiters.clear();
   arrays_.clear();
   programs_.clear();
@@ -65,7 +65,7 @@ void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
 }
 
 SessionStats SessionImpl::Stats() const {
-  return SessionStats{.arrays = arrays_.size(), .executables = programs_.size(), .bytes_held = bytes_held_};
+  return SessionStats{.arrays = arrays_.size(), .executables = programs_.size(), .bytes_held = holder_->bytes};
 }
 
 // ---- The core
@@ -82,12 +82,10 @@ class CoreImpl : public Core {
     };
     hooks.up = [this](int host) { eviction_->OnEngineUp(host); };
     hooks.spared = [this](const Buffers& buffers, int device) { return eviction_->Spares(buffers, device); };
+    hooks.gone = [this](int host) { eviction_->OnHostGone(host); };
     hooks.lost = [this](int host, const absl::Status& cause) { state_.contexts->OnHostLost(host, cause); };
     hooks.context_state = [this](int host, const ContextState& state) { state_.contexts->OnState(host, state); };
     hooks.key_value = [this](int host, const KeyValue& key) { state_.contexts->OnKeyValue(host, key); };
-    hooks.freed = [this](uint64_t session, int64_t bytes) {
-      if (SessionImpl* found = Find(session)) found->OnBytes(bytes);
-    };
     hooks.ended = [this](const InFlight& entry) {
       if (entry.context != 0) state_.contexts->LaunchEnded(entry.context, entry.error);
     };
@@ -137,16 +135,12 @@ class CoreImpl : public Core {
       stats.arrays += one.arrays;
       stats.executables += one.executables;
       stats.bytes_held += one.bytes_held;
+      stats.by_session.emplace_back(session->name(), one);
     }
     return stats;
   }
 
  private:
-  SessionImpl* Find(uint64_t session) {
-    auto it = sessions_.find(session);
-    return it == sessions_.end() ? nullptr : it->second;
-  }
-
   CoreState state_;
   std::unique_ptr<Eviction> eviction_;
   absl::btree_map<uint64_t, SessionImpl*> sessions_;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -62,7 +63,8 @@ struct CoreOptions {
 struct CoreStats {
   int sessions = 0;
   uint64_t arrays = 0, executables = 0, programs_run = 0;
-  int64_t bytes_held = 0;
+  int64_t bytes_held = 0;  // in the engines' memory
+  std::vector<std::pair<std::string, SessionStats>> by_session;
 };
 
 class Core {

@@ -92,6 +92,7 @@ struct CoreFixture {
   std::vector<std::string> restarts;
   std::unique_ptr<Core> core;
   uint64_t random = 1000;
+  int64_t memory_bytes = 0;  // limit of the engines that come up
 
   explicit CoreFixture(std::vector<SliceSpec> slices) {
     CoreOptions options;
@@ -115,6 +116,7 @@ struct CoreFixture {
     engines[host].control.clear();
     hello.set_incarnation(engines[host].incarnation);
     hello.set_devices(static_cast<int>(core->topology().hosts()[host].devices.size()));
+    hello.set_memory_bytes(memory_bytes);
     hello.set_bulk_endpoint("host" + std::to_string(host) + ":1");
     core->OnEngineUp(host, hello, std::make_unique<ScriptedLink>(&engines[host]));
     executor.RunUntilIdle();

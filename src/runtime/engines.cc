@@ -53,6 +53,7 @@ void Engines::Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink>
   entry.state = HostState::kUp;
   entry.incarnation = hello.incarnation();
   entry.hello = hello;
+  limited_ = std::any_of(hosts_.begin(), hosts_.end(), [](const HostEntry& h) { return h.hello.memory_bytes() > 0; });
   entry.link = std::move(link);
   entry.paused = false;
   entry.cause = absl::OkStatus();
@@ -75,11 +76,27 @@ void Engines::Down(int host, uint64_t incarnation, const absl::Status& cause, bo
       if (!*alive || hosts_[host].state != HostState::kRestarting) return;
       hosts_[host].timer = 0;
       hosts_[host].state = HostState::kLost;
+      LoseHost(host);
       hooks_.changed();
     });
   }
   if (was_up) FailHost(host, cause);
+  if (!returns) LoseHost(host);
   hooks_.changed();
+}
+
+// What was kept to be put back on it never will be.
+void Engines::LoseHost(int host) {
+  hosts_[host].paused = false;
+  hooks_.gone(host);
+  const absl::Status loss = LossOf(host);
+  for (auto& [id, buffers] : buffers_) {
+    for (int device : topology_.hosts()[host].devices) {
+      if (!buffers->devices()->Contains(device) || !buffers->Charged(device)) continue;
+      buffers->Fail(device, loss);
+      Discharge(*buffers, device);
+    }
+  }
 }
 
 absl::Status Engines::LossOf(int host) const {
@@ -102,6 +119,13 @@ void Engines::BlameForCrash(int host, const absl::Status& cause) {
   // Launches reach an engine in order and XLA runs them in order, so the oldest one is the first to be suspected.
   for (auto& [seq, entry] : in_flight_) {
     if (!entry.launch || std::find(entry.hosts.begin(), entry.hosts.end(), host) == entry.hosts.end()) continue;
+    if (!crashes_.contains(entry.fingerprint)) {
+      crashed_.push_back(entry.fingerprint);
+      if (crashed_.size() > limits::kRememberedCrashes) {
+        crashes_.erase(crashed_.front());
+        crashed_.pop_front();
+      }
+    }
     int times = ++crashes_[entry.fingerprint];
     entry.error = absl::FailedPreconditionError(
         absl::StrCat(entry.what, " crashed the engine of ", topology_.DescribeHost(host), " (", cause.message(), ")",
@@ -121,7 +145,9 @@ void Engines::FailHost(int host, const absl::Status& cause) {
   for (auto& [id, buffers] : buffers_) {
     if (!buffers->on_engines) continue;
     for (int device : topology_.hosts()[host].devices) {
-      if (buffers->devices()->Contains(device) && !hooks_.spared(*buffers, device)) buffers->Fail(device, loss);
+      if (!buffers->devices()->Contains(device) || hooks_.spared(*buffers, device)) continue;
+      buffers->Fail(device, loss);
+      Discharge(*buffers, device);
     }
   }
   std::vector<uint64_t> ended;
@@ -146,30 +172,52 @@ void Engines::FailHost(int host, const absl::Status& cause) {
   }
   for (ReadDone& done : failed) done(loss);
   deletes_.erase(host);
-  hosts_[host].bytes = 0;
   hooks_.lost(host, loss);
   hooks_.ends_known();
 }
 
 // ---- Buffers
 
-BuffersRef Engines::NewBuffers(uint64_t session, const ArraySpec& spec, int64_t shard_bytes) {
-  auto buffers = std::make_shared<Buffers>(this, next_id_++, session, spec, shard_bytes);
+BuffersRef Engines::NewBuffers(const HolderRef& holder, const ArraySpec& spec, int64_t shard_bytes, MadeBy made_by) {
+  auto buffers = std::make_shared<Buffers>(this, next_id_++, holder, spec, shard_bytes, std::move(made_by));
   buffers_[buffers->id()] = buffers.get();
-  hooks_.freed(session, -buffers->total_bytes());
-  for (int32_t device : buffers->devices()->ids()) hosts_[topology_.device(device).host].bytes += shard_bytes;
   return buffers;
+}
+
+void Engines::Discharge(Buffers& buffers, int device) {
+  if (!buffers.Charged(device)) return;
+  buffers.discharged.insert(device);
+  AddBytes(buffers, device, -buffers.shard_bytes());
+}
+
+void Engines::DischargeAll(Buffers& buffers) {
+  if (!buffers.charged) return;
+  for (int device : buffers.devices()->ids()) {
+    if (buffers.Charged(device)) AddBytes(buffers, device, -buffers.shard_bytes());
+  }
+  buffers.charged = false;
+}
+
+void Engines::AddBytes(Buffers& buffers, int device, int64_t bytes) {
+  hosts_[topology_.device(device).host].bytes += bytes;
+  buffers.holder().bytes += bytes;
+}
+
+void Engines::Donate(Buffers& buffers) {
+  buffers.donated = true;
+  DischargeAll(buffers);
 }
 
 void Engines::OnFreed(Buffers& buffers, absl::Span<const int> devices) {
   if (!buffers.on_engines || buffers.donated) return;
   if (devices.empty()) {
-    buffers.donated = true;  // nothing of it is left to free
+    Donate(buffers);  // nothing of it is left to free
     for (int host : HostsOf(buffers.devices()->ids())) {
       if (hosts_[host].state == HostState::kUp) deletes_[host].add_arrays(buffers.id());
     }
   } else {
     for (int device : devices) {
+      Discharge(buffers, device);
       int host = topology_.device(device).host;
       if (hosts_[host].state != HostState::kUp) continue;
       ShardRef* shard = deletes_[host].add_shards();
@@ -183,11 +231,7 @@ void Engines::OnFreed(Buffers& buffers, absl::Span<const int> devices) {
 
 void Engines::OnDestroyed(Buffers& buffers) {
   buffers_.erase(buffers.id());
-  hooks_.freed(buffers.session(), buffers.total_bytes());
-  for (int32_t device : buffers.devices()->ids()) {
-    int64_t& bytes = hosts_[topology_.device(device).host].bytes;
-    bytes = std::max<int64_t>(0, bytes - buffers.shard_bytes());
-  }
+  DischargeAll(buffers);
 }
 
 void Engines::ForEachBuffers(const std::function<void(Buffers&)>& visit) const {
@@ -227,23 +271,34 @@ void Engines::FlushDeletes() {
 
 // ---- Operations
 
+void Engines::MarkMade(const InFlight& entry) {
+  for (const BuffersRef& output : entry.outputs) {
+    output->on_engines = true;
+    output->charged = true;
+    for (int device : output->devices()->ids()) AddBytes(*output, device, output->shard_bytes());
+  }
+}
+
 uint64_t Engines::Issue(Op op, InFlight entry) {
   uint64_t seq = next_seq_++;
   op.set_seq(seq);
   op.set_session(entry.session);
   op.set_context(entry.context);
-  for (BuffersRef& output : entry.outputs) output->on_engines = true;
+  MarkMade(entry);
   auto frame = std::make_shared<const std::string>(op.SerializeAsString());
   HostList hosts = entry.hosts;
+  std::vector<BuffersRef> outputs = entry.outputs;
   in_flight_.emplace(seq, std::move(entry));
   for (int host : hosts) hosts_[host].link->Send(frame);
+  for (const BuffersRef& output : outputs) output->FreeUnreferenced();
   return seq;
 }
 
 uint64_t Engines::IssueEach(std::vector<Op> ops, InFlight entry) {
   uint64_t seq = next_seq_++;
-  for (BuffersRef& output : entry.outputs) output->on_engines = true;
+  MarkMade(entry);
   HostList hosts = entry.hosts;
+  std::vector<BuffersRef> outputs = entry.outputs;
   uint64_t session = entry.session;
   in_flight_.emplace(seq, std::move(entry));
   for (size_t i = 0; i < hosts.size(); ++i) {
@@ -251,6 +306,8 @@ uint64_t Engines::IssueEach(std::vector<Op> ops, InFlight entry) {
     ops[i].set_session(session);
     hosts_[hosts[i]].link->Send(std::make_shared<const std::string>(ops[i].SerializeAsString()));
   }
+  // Their client may have deleted them while the operation waited.
+  for (const BuffersRef& output : outputs) output->FreeUnreferenced();
   return seq;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -59,11 +60,11 @@ class Engines : public BuffersOwner {
     std::function<void()> changed;     // a host went up or down: queued work may go on
     std::function<void(int host)> up;  // before any queued work goes on
     std::function<void(int host, const absl::Status& cause)> lost;
+    std::function<void(int host)> gone;  // it was to come back, and did not
     // Is this shard, which lay on a host that went down, kept elsewhere and put back?
     std::function<bool(const Buffers& buffers, int device)> spared;
     std::function<void(int host, const ContextState&)> context_state;
     std::function<void(int host, const KeyValue&)> key_value;
-    std::function<void(uint64_t session, int64_t bytes)> freed;  // accounting
     std::function<void(const InFlight&)> ended;
     std::function<void(const FairShares::RunningRef&, int host)> launch_ended;  // on that host
     std::function<void()> ends_known;  // after one or more of those, when no more are known for now
@@ -83,13 +84,27 @@ class Engines : public BuffersOwner {
   absl::Status LossOf(int host) const;
   // The hosts of some devices, each once, ascending.
   HostList HostsOf(absl::Span<const int32_t> devices) const;
-  int64_t bytes_on(int host) const { return hosts_[host].bytes; }
 
   // ---- Buffers
-  BuffersRef NewBuffers(uint64_t session, const ArraySpec& spec, int64_t shard_bytes);
+  BuffersRef NewBuffers(const HolderRef& holder, const ArraySpec& spec, int64_t shard_bytes, MadeBy made_by);
+  // The launch that is about to be issued takes its bytes.
+  void Donate(Buffers& buffers);
   void OnFreed(Buffers& buffers, absl::Span<const int> devices) override;
   void OnDestroyed(Buffers& buffers) override;
   void ForEachBuffers(const std::function<void(Buffers&)>& visit) const;
+
+  // ---- Device memory
+  // What an operation wants of it.
+  struct Demand {
+    std::string what;  // "program 'jit_step'", for messages
+    std::vector<BuffersRef> outputs;
+    std::vector<BuffersRef> donated;
+    absl::Span<const int> devices;
+    int64_t temporary = 0;  // bytes on each of the devices while it runs
+  };
+  bool limited() const { return limited_; }  // has any host a limit?
+  // RESOURCE_EXHAUSTED when a host has not so much; says who holds how much there.
+  absl::Status CheckMemory(const Holder& holder, const Demand& demand) const;
 
   // ---- Operations. All hosts named must be up.
   // One operation for all of its hosts.
@@ -139,6 +154,12 @@ class Engines : public BuffersOwner {
   void FailHost(int host, const absl::Status& cause);
   void BlameForCrash(int host, const absl::Status& cause);
   void OnRead(int host, const ReadResult& result);
+  void MarkMade(const InFlight& entry);
+  void Discharge(Buffers& buffers, int device);
+  void DischargeAll(Buffers& buffers);
+  void AddBytes(Buffers& buffers, int device, int64_t bytes);
+  void LoseHost(int host);
+  std::string HoldersOn(int host, const Holder& asking) const;
   void FlushDeletes();
   void ScheduleFlush(int64_t bytes);
 
@@ -152,6 +173,8 @@ class Engines : public BuffersOwner {
   absl::flat_hash_map<uint64_t, Buffers*> buffers_;
   absl::flat_hash_map<uint64_t, PendingRead> reads_;
   absl::flat_hash_map<std::string, int> crashes_;
+  std::deque<std::string> crashed_;  // its keys, oldest first
+  bool limited_ = false;
   // Deletes that wait to be sent, by host. Few and small ones wait for more: a message of their own would wake an
   // engine for nothing.
   absl::flat_hash_map<int, Delete> deletes_;

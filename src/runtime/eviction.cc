@@ -28,17 +28,18 @@ void Eviction::Start(uint64_t session, int host) {
   Host& state = hosts_[host];
   state.incarnation = core_->engines->incarnation(host);
   core_->engines->Pause(host);
-  Drain(session, host, core_->options.executor->Now() + limits::kEvictionDrain);
+  Drain(session, host, state.incarnation, core_->options.executor->Now() + limits::kEvictionDrain);
 }
 
-void Eviction::Drain(uint64_t session, int host, absl::Time until) {
-  if (!hosts_.contains(host)) return;  // it went down by itself
+void Eviction::Drain(uint64_t session, int host, uint64_t incarnation, absl::Time until) {
+  auto it = hosts_.find(host);
+  if (it == hosts_.end() || it->second.incarnation != incarnation) return;  // it went down by itself
   const std::vector<const InFlight*> in_flight = core_->engines->InFlightOn(host);
   const bool others =
       std::any_of(in_flight.begin(), in_flight.end(), [&](const InFlight* entry) { return entry->session != session; });
   if (!others || core_->options.executor->Now() >= until) return CopyOut(session, host);
-  core_->options.executor->After(kDrainPeriod, [this, session, host, until, alive = alive_] {
-    if (*alive) Drain(session, host, until);
+  core_->options.executor->After(kDrainPeriod, [this, session, host, incarnation, until, alive = alive_] {
+    if (*alive) Drain(session, host, incarnation, until);
   });
 }
 

@@ -24,6 +24,8 @@ class Eviction {
 
   void OnSessionClosed(uint64_t session);
   void OnEngineUp(int host);
+  // It will not come back: what was to be put back is dropped.
+  void OnHostGone(int host) { hosts_.erase(host); }
   // Was that shard copied out, to be put back?
   bool Spares(const Buffers& buffers, int device) const;
 
@@ -43,7 +45,7 @@ class Eviction {
 
   void Start(uint64_t session, int host);
   // What others have in flight there gets until then to end.
-  void Drain(uint64_t session, int host, absl::Time until);
+  void Drain(uint64_t session, int host, uint64_t incarnation, absl::Time until);
   void CopyOut(uint64_t session, int host);
   void Restart(int host);
 

@@ -23,18 +23,6 @@
 #include "absl/types/span.h"
 #include "runtime/topology.h"
 
-// TEMP
-namespace parkway::limits {
-inline constexpr int kRememberedCrashes = 4096;
-inline constexpr absl::Duration kAloneAhead = absl::Milliseconds(50);
-inline constexpr size_t kAloneLaunches = 16;
-inline constexpr absl::Duration kSharedAhead = absl::Milliseconds(2);
-inline constexpr absl::Duration kShareMemory = absl::Seconds(1);
-inline constexpr absl::Duration kShareWait = absl::Seconds(2);
-inline constexpr absl::Duration kUnknownRunTime = absl::Milliseconds(3);
-}  // namespace parkway::limits
-// TEMP END
-
 namespace parkway::runtime {
 
 // What the launches of a program take of the devices.

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Com
   program->engines_ = engines;
   program->options_ = options;
   program->compiled_ = std::move(compiled);
+  program->label_ = std::make_shared<const std::string>("program '" + program->compiled_->name() + "'");
   program->devices_ = std::move(devices);
   PARKWAY_ASSIGN_OR_RETURN(program->device_list_, ifrt::DeviceList::Make(program->devices_));
   program->work_ = std::make_shared<LaunchWork>(LaunchWork{program->devices_, {}});

@@ -51,7 +51,8 @@ class Program {
   std::vector<Parameter>& parameters() { return parameters_; }
   const std::vector<Output>& outputs() const { return outputs_; }
   // "program 'jit_step'".
-  std::string Describe() const { return "program '" + compiled_->name() + "'"; }
+  const std::string& Describe() const { return *label_; }
+  const MadeBy& label() const { return label_; }
 
   // The id that engines know it by in that context, after telling those that don't.
   uint64_t EnsureLoaded(uint64_t context, uint64_t session);
@@ -73,6 +74,7 @@ class Program {
   Engines* engines_ = nullptr;
   CoreOptions* options_ = nullptr;
   std::shared_ptr<const CompiledProgram> compiled_;
+  MadeBy label_;
   std::vector<int> devices_;
   ifrt::DeviceListPtr device_list_;
   HostList hosts_;

@@ -81,7 +81,7 @@ struct ExecuteReply {
 
 struct SessionStats {
   uint64_t arrays = 0, executables = 0;
-  int64_t bytes_held = 0;
+  int64_t bytes_held = 0;  // in the engines' memory
 };
 
 class Session {

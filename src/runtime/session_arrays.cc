@@ -50,7 +50,7 @@ absl::Status SessionImpl::CheckNewHandles(absl::Span<const Handle> results) cons
 }
 
 ArrayRecord SessionImpl::ErrorRecord(const ArraySpec& spec, const absl::Status& error) {
-  BuffersRef buffers = core_->engines->NewBuffers(id_, spec, 0);
+  BuffersRef buffers = core_->engines->NewBuffers(holder_, spec, 0, nullptr);
   buffers->FailAll(error);
   buffers->Settle();
   return ArrayRecord{spec, std::make_shared<Whole>(std::move(buffers)), {}};
@@ -71,7 +71,7 @@ absl::Status SessionImpl::FailResults(absl::Span<const Handle> results, absl::Sp
   return error;
 }
 
-absl::StatusOr<ArrayRecord> SessionImpl::NewRecord(const ArraySpec& spec) {
+absl::StatusOr<ArrayRecord> SessionImpl::NewRecord(const ArraySpec& spec, absl::string_view operation) {
   int64_t bytes = 0;
   for (int32_t device : spec.sharding->devices()->ids()) {
     if (!core_->options.topology.IsDevice(device)) {
@@ -84,7 +84,14 @@ absl::StatusOr<ArrayRecord> SessionImpl::NewRecord(const ArraySpec& spec) {
     PARKWAY_ASSIGN_OR_RETURN(ifrt::Shape shard, spec.sharding->ShardShape(spec.shape));
     PARKWAY_ASSIGN_OR_RETURN(bytes, shard.ByteSize(spec.dtype));
   }
-  return ArrayRecord{spec, std::make_shared<Whole>(core_->engines->NewBuffers(id_, spec, bytes)), {}};
+  MadeBy& made_by = made_by_[operation];
+  if (made_by == nullptr) made_by = std::make_shared<const std::string>(operation);
+  return ArrayRecord{spec, std::make_shared<Whole>(core_->engines->NewBuffers(holder_, spec, bytes, made_by)), {}};
+}
+
+absl::Status SessionImpl::CheckRoom(std::string what, const BuffersRef& buffers) const {
+  if (!core_->engines->limited()) return absl::OkStatus();
+  return core_->engines->CheckMemory(*holder_, {.what = std::move(what), .outputs = {buffers}});
 }
 
 void SessionImpl::Submit(OperationRef operation, int64_t bytes) {
@@ -100,7 +107,7 @@ absl::Status SessionImpl::MakeArrayFromHostBuffer(Handle result, const ArraySpec
   sources[0] = HostShards{std::move(bytes), spec.dtype, spec.shape, std::move(byte_strides), {}};
   for (int i = 0; i < spec.sharding->num_shards(); ++i) sources[0].shards.push_back(i);
   absl::Status status = CheckHostShards(spec, sources, true);
-  absl::StatusOr<ArrayRecord> record = status.ok() ? NewRecord(spec) : status;
+  absl::StatusOr<ArrayRecord> record = status.ok() ? NewRecord(spec, "device_put") : status;
   if (!record.ok()) return FailResults({result}, {spec}, record.status());
   return SubmitPut(result, spec, *std::move(record), std::move(sources), true);
 }
@@ -108,7 +115,7 @@ absl::Status SessionImpl::MakeArrayFromHostBuffer(Handle result, const ArraySpec
 absl::Status SessionImpl::MakeArrayFromHostShards(Handle result, const ArraySpec& spec,
                                                   std::vector<HostShards> shards) {
   absl::Status status = CheckHostShards(spec, shards, false);
-  absl::StatusOr<ArrayRecord> record = status.ok() ? NewRecord(spec) : status;
+  absl::StatusOr<ArrayRecord> record = status.ok() ? NewRecord(spec, "device_put") : status;
   if (!record.ok()) return FailResults({result}, {spec}, record.status());
   return SubmitPut(result, spec, *std::move(record), std::move(shards), false);
 }
@@ -249,19 +256,20 @@ absl::Status SessionImpl::SubmitPut(Handle result, const ArraySpec& spec, ArrayR
   auto issue = [this, spec, buffers, whole, shared, arrived, hosts, whole_source, fail](uint64_t,
                                                                                         Issued issued) mutable {
     std::vector<uint64_t> offered;
+    const absl::Status room = CheckRoom("device_put of " + DescribeSpec(spec), buffers);
     absl::StatusOr<std::vector<HostSource>> encoded =
-        EncodeSources(spec, *shared, *arrived, *core_->options.transfers, offered);
+        room.ok() ? EncodeSources(spec, *shared, *arrived, *core_->options.transfers, offered) : room;
     arrived->clear();
     if (!encoded.ok()) {
       for (uint64_t id : offered) core_->options.transfers->Drop(id);
       fail(encoded.status());
       return;
     }
+    InFlight entry{.session = id_, .hosts = hosts, .outputs = {buffers}, .what = "device_put of " + DescribeSpec(spec)};
     std::vector<Op> ops;
     for (int host : hosts) {
       ops.push_back(PutFor(host, core_->options.topology, spec, buffers->id(), *shared, *encoded, whole_source));
     }
-    InFlight entry{.session = id_, .hosts = hosts, .outputs = {buffers}, .what = "device_put of " + DescribeSpec(spec)};
     entry.credit = std::move(issued.credit);
     entry.done = [transfers = core_->options.transfers, offered = std::move(offered)](const absl::Status&) {
       for (uint64_t id : offered) transfers->Drop(id);

@@ -67,8 +67,7 @@ class SessionImpl : public Session {
   SessionStats Stats() const override;
 
   uint64_t id() const { return id_; }
-  // The core's accounting.
-  void OnBytes(int64_t freed) { bytes_held_ -= freed; }
+  const std::string& name() const { return name_; }
 
  private:
   struct Future {
@@ -108,8 +107,10 @@ class SessionImpl : public Session {
   ArrayRecord ErrorRecord(const ArraySpec& spec, const absl::Status& error);
   // Leaves error arrays under the handles, typed where `specs` says, and returns the error.
   absl::Status FailResults(absl::Span<const Handle> results, absl::Span<const ArraySpec> specs, absl::Status error);
-  // A record of new buffers for `spec`.
-  absl::StatusOr<ArrayRecord> NewRecord(const ArraySpec& spec);
+  // A record of new buffers for `spec`, made by such an operation.
+  absl::StatusOr<ArrayRecord> NewRecord(const ArraySpec& spec, absl::string_view operation);
+  // Has the device memory room for them?
+  absl::Status CheckRoom(std::string what, const BuffersRef& buffers) const;
   // `bytes`: what it holds of the client's until it has ended.
   void Submit(OperationRef operation, int64_t bytes);
 
@@ -141,19 +142,21 @@ class SessionImpl : public Session {
   void Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
               const std::vector<int>& donated, std::vector<BuffersRef> outputs, int launch_id, uint64_t context,
               const FutureRef& status, Issued issued);
-  absl::Status CheckMemory(Program& program) const;
+  absl::Status CheckLaunch(Program& program, absl::Span<const ArrayRecord> arguments, const std::vector<int>& donated,
+                           const std::vector<BuffersRef>& outputs) const;
 
   CoreState* core_;
   const uint64_t id_;
   const std::string name_;
   std::function<void(SessionImpl*)> closed_;
+  const HolderRef holder_;
   absl::flat_hash_map<Handle, ArrayRecord> arrays_;
   absl::flat_hash_map<Handle, FutureRef> futures_;
+  absl::flat_hash_map<std::string, MadeBy> made_by_;  // the operations there are
   absl::flat_hash_map<Handle, std::shared_ptr<Program>> programs_;
   absl::flat_hash_set<uint64_t> compiles_;  // jobs that run
   std::vector<absl::AnyInvocable<void()>> on_credit_;
   Handle next_handle_ = Handle{1} << 48;
-  int64_t bytes_held_ = 0;
   int operations_ = 0;        // submitted and not ended
   int64_t bytes_coming_ = 0;  // of the client's, that no engine has taken yet
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -158,6 +158,11 @@ Transfer SessionImpl::ExportBox(const Shard& shard, const ifrt::Region& box, int
 
 void SessionImpl::IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, Issued issued) {
   const Topology& topology = core_->options.topology;
+  if (absl::Status room = CheckRoom(what, buffers); !room.ok()) {
+    buffers->FailAll(room);
+    buffers->Settle();
+    return;
+  }
   std::vector<Op> gathers(move.target_hosts.size());
   absl::flat_hash_map<int, Release> releases;
   for (const Move::Target& target : move.targets) {
@@ -259,7 +264,7 @@ absl::Status SessionImpl::CopyOne(Handle array, Handle result, const ifrt::Devic
     Put(result, std::move(input));  // the same bytes: arrays never change, and donation looks for others who hold them
     return absl::OkStatus();
   }
-  absl::StatusOr<ArrayRecord> record = NewRecord(spec);
+  absl::StatusOr<ArrayRecord> record = NewRecord(spec, "copy");
   if (!record.ok()) return FailResults({result}, {spec}, record.status());
   Put(result, *record);
   absl::Status status = SubmitMove(input, spec, *record, true, false, "copy of " + DescribeSpec(spec));
@@ -271,7 +276,7 @@ absl::Status SessionImpl::CopyOne(Handle array, Handle result, const ifrt::Devic
 }
 
 absl::Status SessionImpl::CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec) {
-  absl::StatusOr<ArrayRecord> record = NewRecord(spec);
+  absl::StatusOr<ArrayRecord> record = NewRecord(spec, "copy");
   if (!record.ok()) return FailResults({result}, {spec}, record.status());
   BuffersRef to = record->whole->buffers();
   Put(result, *std::move(record));
@@ -307,7 +312,7 @@ absl::Status SessionImpl::Reshard(absl::Span<const Handle> arrays, absl::Span<co
           same.spec = spec;
           return same;
         }
-        PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec));
+        PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec, "reshard"));
         PARKWAY_RETURN_IF_ERROR(SubmitMove(input, spec, output, false, false, "reshard of " + DescribeSpec(spec)));
         return output;
       });
@@ -330,7 +335,7 @@ absl::Status SessionImpl::Bitcast(absl::Span<const Handle> arrays, absl::Span<co
           PARKWAY_ASSIGN_OR_RETURN(int64_t to_bytes, to.ByteSize(spec.dtype));
           if (from_bytes != to_bytes) return mismatch("the size of each shard in bytes");
         }
-        PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec));
+        PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec, "bitcast"));
         PARKWAY_RETURN_IF_ERROR(SubmitMove(input, spec, output, true, true, "bitcast to " + DescribeSpec(spec)));
         return output;
       });

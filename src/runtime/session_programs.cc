@@ -9,6 +9,12 @@
 #include "runtime/session_impl.h"
 
 namespace parkway::runtime {
+namespace {
+
+// Bytes that somebody else looks at too are not given away: the engine works on a copy.
+bool MayGiveAway(const ArrayRecord& argument) { return argument.whole != nullptr && !argument.SharesBytes(); }
+
+}  // namespace
 
 // ---- Compile
 
@@ -115,22 +121,21 @@ absl::StatusOr<std::vector<ArrayRecord>> SessionImpl::GatherArguments(Program& p
   return arguments;
 }
 
-absl::Status SessionImpl::CheckMemory(Program& program) const {
-  for (int host : program.hosts()) {
-    int64_t limit = core_->engines->hello(host).memory_bytes();
-    if (limit == 0) continue;
-    int64_t local = 0;
-    for (int device : program.devices()) local += core_->options.topology.device(device).host == host ? 1 : 0;
-    int64_t wanted = local * (program.compiled().memory().temp_bytes() - program.compiled().memory().alias_bytes());
-    // Its outputs are counted already: they exist since it was dispatched.
-    int64_t total = core_->engines->bytes_on(host) + wanted;
-    if (total > limit) {
-      return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", program.Describe(), " needs ", total,
-                                                       " bytes on ", core_->options.topology.DescribeHost(host),
-                                                       ", which has ", limit));
-    }
+// What can only be known when it has its place in the order.
+absl::Status SessionImpl::CheckLaunch(Program& program, absl::Span<const ArrayRecord> arguments,
+                                      const std::vector<int>& donated, const std::vector<BuffersRef>& outputs) const {
+  for (const ArrayRecord& argument : arguments) PARKWAY_RETURN_IF_ERROR(argument.Error());
+  if (core_->engines->crashes(program.compiled().fingerprint()) >= limits::kCrashesUntilRefused) {
+    return absl::FailedPreconditionError(absl::StrCat(program.Describe(), " is refused: it crashed its engine ",
+                                                      limits::kCrashesUntilRefused, " times"));
   }
-  return absl::OkStatus();
+  if (!core_->engines->limited()) return absl::OkStatus();
+  Engines::Demand demand{.what = program.Describe(), .outputs = outputs, .devices = program.devices()};
+  for (int index : donated) {
+    if (MayGiveAway(arguments[index])) demand.donated.push_back(arguments[index].whole->buffers());
+  }
+  demand.temporary = program.compiled().memory().temp_bytes();
+  return core_->engines->CheckMemory(*holder_, demand);
 }
 
 absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request) {
@@ -149,7 +154,7 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
   reply.outputs.reserve(program->outputs().size());
   for (size_t i = 0; i < program->outputs().size(); ++i) {
     const Program::Output& output = program->outputs()[i];
-    BuffersRef buffers = core_->engines->NewBuffers(id_, output.spec, output.shard_bytes);
+    BuffersRef buffers = core_->engines->NewBuffers(holder_, output.spec, output.shard_bytes, program->label());
     Handle handle = request.results.empty() ? NewHandle() : request.results[i];
     reply.outputs.push_back(ExecuteReply::Output{output.spec, handle});
     Put(handle, ArrayRecord{output.spec, std::make_shared<Whole>(buffers), {}});
@@ -196,15 +201,7 @@ absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request)
 void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<ArrayRecord> arguments,
                          const std::vector<int>& donated, std::vector<BuffersRef> outputs, int launch_id,
                          uint64_t context, const FutureRef& status, Issued issued) {
-  absl::Status why;
-  for (const ArrayRecord& argument : arguments) {
-    if (why.ok()) why = argument.Error();
-  }
-  if (why.ok() && core_->engines->crashes(program->compiled().fingerprint()) >= limits::kCrashesUntilRefused) {
-    why = absl::FailedPreconditionError(absl::StrCat(program->Describe(), " is refused: it crashed its engine ",
-                                                     limits::kCrashesUntilRefused, " times"));
-  }
-  if (why.ok()) why = CheckMemory(*program);
+  absl::Status why = CheckLaunch(*program, arguments, donated, outputs);
   if (!why.ok()) {
     for (const BuffersRef& output : outputs) {
       output->FailAll(why);
@@ -231,11 +228,9 @@ void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<Ar
     }
   }
   for (int index : donated) {
-    // Bytes that somebody else looks at too are not given away: the engine works on a copy.
-    ArrayRecord& argument = arguments[index];
-    if (argument.whole == nullptr || argument.SharesBytes()) continue;
+    if (!MayGiveAway(arguments[index])) continue;
     launch->add_donated(index);
-    argument.whole->buffers()->donated = true;
+    core_->engines->Donate(*arguments[index].whole->buffers());
   }
   for (const BuffersRef& output : outputs) launch->add_outputs(output->id());
   InFlight entry{

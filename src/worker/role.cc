@@ -148,6 +148,7 @@ class ConnectedWorker {
     command.argv.push_back(absl::StrCat("--engine=", options_.engine));
     command.argv.push_back(absl::StrCat("--devices=", start.devices()));
     command.argv.push_back(absl::StrCat("--host=", worker_.identity().address()));
+    if (options_.memory_bytes > 0) command.argv.push_back(absl::StrCat("--memory_bytes=", options_.memory_bytes));
     if (!socket_dir_.empty()) command.argv.push_back(absl::StrCat("--unix_dir=", socket_dir_));
     command.env = {{"PARKWAY_ENGINE_TOKEN", absl::BytesToHexString(start.token())}};
     return StartEngineProcess(executor_, std::move(command), std::move(events));

@@ -1,6 +1,7 @@
 // The worker as a process: `parkway server` without --node_type, one on each host.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct WorkerOptions {
   int host = -1;                      // index in its slice; -1: TPU_WORKER_ID's, or as the manager seats
   std::string platform = "cpu";
   int devices = 0;                          // 0: as many as the manager's --instance_type says
+  int64_t memory_bytes = 0;                 // limit of its engine for device memory, all devices together; 0: none
   std::string engine = "jaxlib";            // --engine of the engine process
   std::vector<std::string> engine_command;  // empty: this program's `engine`
   std::vector<std::string> argv;            // for the log
