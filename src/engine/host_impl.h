@@ -3,6 +3,7 @@
 // held: an engine may need a lock of its own for either, and calls back from threads that hold it. Turn sees to that.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <list>
 #include <memory>
@@ -91,12 +92,13 @@ struct LaunchItem {
   std::vector<SlotRef> inputs;                      // of all pieces; each counts one use
   std::vector<std::pair<SlotRef, int>> sole_users;  // donated: how many of its uses are this launch's
 
-  size_t checked = 0;     // inputs known to be there
-  size_t settled = 0;     // inputs known to be settled
-  bool waiting = false;   // a waiter will kick the queue
-  bool launched = false;  // Engine::Launch returned
-  bool ended = false;     // the engine said that it is over
-  bool answered = false;  // the proxy was told how it ended
+  size_t checked = 0;                           // inputs known to be there
+  size_t settled = 0;                           // inputs known to be settled
+  bool waiting = false;                         // a waiter will kick the queue
+  bool launched = false;                        // Engine::Launch returned
+  std::chrono::steady_clock::time_point begun;  // just before it was called
+  bool ended = false;                           // the engine said that it is over
+  bool answered = false;                        // the proxy was told how it ended
   bool reads_started = false;
   std::optional<absl::Status> early;  // ended before Launch returned
   int reads_left = 0;                 // small reads that ride in the completion

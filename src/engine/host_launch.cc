@@ -367,6 +367,7 @@ void HostImpl::RunLaunch(const ContextEntryRef& context, const ItemRef& item) {
   absl::StatusOr<LaunchResult> result = LaunchResult();
   if (!failed.ok()) result = failed;
   const auto start = std::chrono::steady_clock::now();
+  item->begun = start;
   const absl::Duration cpu_start = ThreadCpuTime();
   if (failed.ok()) {
     result = engine_.Launch(*executable, arguments, donated,
@@ -481,6 +482,9 @@ void HostImpl::AnswerIfComplete(Turn& turn, LaunchItem& item) {
   if (item.answered || !item.ended || item.reads_left > 0) return;
   item.answered = true;
   turn.Done(item.seq);
+  Ran* ran = turn.events().add_ran();
+  ran->set_seq(item.seq);
+  ran->set_nanoseconds(std::chrono::nanoseconds(std::chrono::steady_clock::now() - item.begun).count());
   for (ReadResult& result : item.results) *turn.events().add_reads() = std::move(result);
   item.results.clear();
 }

@@ -89,8 +89,8 @@ class CoreImpl : public Core {
     hooks.ended = [this](const InFlight& entry) {
       if (entry.context != 0) state_.contexts->LaunchEnded(entry.context, entry.error);
     };
-    hooks.launch_ended = [this](const FairShares::RunningRef& running, int host) {
-      state_.sequencer->LaunchEnded(running, host);
+    hooks.launch_ended = [this](const FairShares::RunningRef& running, int host, absl::Duration ran) {
+      state_.sequencer->LaunchEnded(running, host, ran);
     };
     hooks.ends_known = [this] { state_.sequencer->EndsKnown(); };
     state_.engines = std::make_unique<Engines>(state_.options, std::move(hooks));

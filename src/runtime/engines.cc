@@ -370,6 +370,10 @@ void Engines::OnRead(int host, const ReadResult& result) {
 
 void Engines::OnEvents(int host, uint64_t incarnation, const Events& events) {
   if (hosts_[host].state != HostState::kUp || hosts_[host].incarnation != incarnation) return;
+  for (const Ran& ran : events.ran()) {
+    auto it = in_flight_.find(ran.seq());
+    if (it != in_flight_.end()) it->second.ran = absl::Nanoseconds(ran.nanoseconds());
+  }
   for (uint64_t seq : events.done()) End(seq, host, absl::OkStatus(), nullptr);
   for (const Failure& failure : events.failures()) {
     absl::Status status = FromProto(failure.status());
@@ -426,7 +430,7 @@ void Engines::End(uint64_t seq, int host, const absl::Status& status, const Fail
   if (it == in_flight_.end() || !Erase(it->second.hosts, host)) return;
   InFlight& entry = it->second;
   auto launch_ended = [&](int where) {
-    if (entry.running != nullptr) hooks_.launch_ended(entry.running, where);
+    if (entry.running != nullptr) hooks_.launch_ended(entry.running, where, entry.ran);
   };
   launch_ended(host);
   if (!status.ok()) {

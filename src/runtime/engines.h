@@ -48,9 +48,10 @@ struct InFlight {
   bool launch = false;  // an error on one host is an error of every output
   std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages
   std::string fingerprint;
-  FairShares::RunningRef running;  // of a launch: its share of the devices
-  absl::Status error;              // first cause
-  std::shared_ptr<void> credit;    // the session's, given back when this goes
+  absl::Duration ran = absl::InfiniteDuration();  // a launch, on the host that ended it last, as far as that says
+  FairShares::RunningRef running;                 // of a launch: its share of the devices
+  absl::Status error;                             // first cause
+  std::shared_ptr<void> credit;                   // the session's, given back when this goes
   absl::AnyInvocable<void(const absl::Status&)> done;
 };
 
@@ -66,7 +67,7 @@ class Engines : public BuffersOwner {
     std::function<void(int host, const ContextState&)> context_state;
     std::function<void(int host, const KeyValue&)> key_value;
     std::function<void(const InFlight&)> ended;
-    std::function<void(const FairShares::RunningRef&, int host)> launch_ended;  // on that host
+    std::function<void(const FairShares::RunningRef&, int host, absl::Duration ran)> launch_ended;
     std::function<void()> ends_known;  // after one or more of those, when no more are known for now
   };
   Engines(CoreOptions& options, Hooks hooks);

@@ -93,12 +93,12 @@ FairShares::Running::~Running() {
   for (size_t i = 0; i < held_.size(); ++i) shares_->Release(*this, static_cast<int>(i));
 }
 
-void FairShares::Ended(const RunningRef& running, int host) {
+void FairShares::Ended(const RunningRef& running, int host, absl::Duration ran) {
   for (size_t i = 0; i < running->held_.size(); ++i) {
     const int device = running->work_->devices[i];
     if (!running->held_[i] || topology_->device(device).host != host) continue;
     Release(*running, static_cast<int>(i));
-    ended_.push_back({running, device});
+    ended_.push_back({running, device, ran});
   }
 }
 
@@ -119,7 +119,8 @@ void FairShares::Charge(absl::Time now) {
     const absl::Duration worked = std::max(now - std::max(begun, lane.last_end), absl::Nanoseconds(1));
     for (auto e = first; e != last; ++e) {
       const Running& running = *e->running;
-      const absl::Duration took = worked * absl::FDivDuration(running.expected_, expected);
+      // No longer than it ran, since the device may have waited for it to be sent.
+      const absl::Duration took = std::min(worked * absl::FDivDuration(running.expected_, expected), e->ran);
       if (auto served = served_.find(running.session_); served != served_.end()) {
         served->second[e->device] += absl::ToDoubleSeconds(took - running.expected_);
       }

@@ -50,8 +50,9 @@ class FairShares {
   // Is there room for it on all of its devices?
   bool HasRoom(uint64_t session, const LaunchWork& work, absl::Time now) const;
   RunningRef Begin(const Rank& rank, LaunchWorkRef work, absl::Time now);
-  // The launch has ended on that host. Ends that are learnt together are charged together, by Charge.
-  void Ended(const RunningRef& running, int host);
+  // The launch has ended on that host, where it ran no longer than `ran`. Ends that are learnt together are charged
+  // together, by Charge.
+  void Ended(const RunningRef& running, int host, absl::Duration ran);
   void Charge(absl::Time now);
 
  private:
@@ -73,6 +74,7 @@ class FairShares {
   struct EndedOn {
     RunningRef running;
     int device = 0;
+    absl::Duration ran;
   };
 
   std::vector<double>& ServedUntil(uint64_t session);

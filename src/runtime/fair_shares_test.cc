@@ -74,6 +74,7 @@ class Shares : public ::testing::Test {
   std::vector<std::unique_ptr<Client>> clients_;
   std::optional<CoreFixture> fixture_;
   int launches_ = 0;
+  absl::Duration latency_;  // until the core hears of an end; then ends say how long the launch ran
 
  private:
   size_t NumberOf(const Client& client) const {
@@ -119,20 +120,26 @@ class Shares : public ::testing::Test {
     absl::Time start = fixture_->executor.Now();
     for (int device : devices_[name]) start = std::max(start, free_at_[device]);
     for (int device : devices_[name]) free_at_[device] = start + takes_[name];
-    ends_[seq] = {start + takes_[name], devices_[name]};
+    ends_[seq] = {start + takes_[name], takes_[name], devices_[name]};
   }
   void EndLaunches() {
     for (auto& [host, events] : std::exchange(opened_, {})) fixture_->Send(host, events);
     std::map<int, Events> events;
     for (auto it = ends_.begin(); it != ends_.end();) {
       const auto [seq, end] = *it;
-      if (end.first > fixture_->executor.Now()) {
+      if (end.at + latency_ > fixture_->executor.Now()) {
         ++it;
         continue;
       }
       std::set<int> hosts;
-      for (int device : end.second) hosts.insert(fixture_->core->topology().device(device).host);
-      for (int host : hosts) events[host].add_done(seq);
+      for (int device : end.devices) hosts.insert(fixture_->core->topology().device(device).host);
+      for (int host : hosts) {
+        events[host].add_done(seq);
+        if (latency_ == absl::ZeroDuration()) continue;
+        Ran* ran = events[host].add_ran();
+        ran->set_seq(seq);
+        ran->set_nanoseconds(absl::ToInt64Nanoseconds(end.ran));
+      }
       it = ends_.erase(it);
     }
     for (auto& [host, what] : events) fixture_->Send(host, what);
@@ -141,7 +148,12 @@ class Shares : public ::testing::Test {
   std::map<std::string, absl::Duration> takes_;
   std::map<std::string, std::vector<int>> devices_;
   std::map<uint64_t, std::string> names_;
-  std::map<uint64_t, std::pair<absl::Time, std::vector<int>>> ends_;
+  struct End {
+    absl::Time at;
+    absl::Duration ran;
+    std::vector<int> devices;
+  };
+  std::map<uint64_t, End> ends_;
   std::vector<std::pair<int, Events>> opened_;
   std::vector<absl::Time> free_at_;
   std::vector<size_t> seen_, seen_control_;
@@ -164,6 +176,15 @@ TEST_F(Shares, FloodsOfLongAndShortProgramsHaveEqualTime) {
   Run(absl::Seconds(4));
   EXPECT_NEAR(Share(shorter, absl::Seconds(4)), 0.5, 0.05);
   EXPECT_NEAR(Share(longer, absl::Seconds(4)), 0.5, 0.05);
+}
+
+TEST_F(Shares, TimeOnTheWayIsNotDeviceTime) {
+  latency_ = absl::Milliseconds(3);
+  Start({{"cpu", 1, 1}});
+  Client& shorter = Join({0}, absl::Milliseconds(1), 1000);
+  Client& longer = Join({0}, absl::Milliseconds(20), 1000);
+  Run(absl::Seconds(4));
+  EXPECT_NEAR(absl::FDivDuration(Used(shorter), Used(longer)), 1.0, 0.15);
 }
 
 TEST_F(Shares, ThreeHaveAThirdEach) {

@@ -142,6 +142,7 @@ TEST_F(Memory, AResultThatWasDeletedBeforeItsLaunchIsFreedByIt) {
   session->Destruct({10});
   fixture->Up(0);
   ASSERT_EQ(fixture->engines[0].Of(Op::kLaunch).size(), 1u);
+  fixture->executor.Advance(limits::kDeleteDelay);
   const uint64_t output = fixture->engines[0].Of(Op::kLaunch)[0]->launch().outputs(0);
   ASSERT_EQ(fixture->engines[0].Of(Op::kDelete).size(), 1u);
   EXPECT_EQ(fixture->engines[0].Of(Op::kDelete)[0]->delete_().arrays(0), output);

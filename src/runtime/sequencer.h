@@ -60,7 +60,9 @@ class Sequencer {
   // A host or a context changed: looks at every queue.
   void PumpAll();
   // A launch has ended on a host; and no more ends are known for now.
-  void LaunchEnded(const FairShares::RunningRef& running, int host) { shares_.Ended(running, host); }
+  void LaunchEnded(const FairShares::RunningRef& running, int host, absl::Duration ran) {
+    shares_.Ended(running, host, ran);
+  }
   void EndsKnown();
 
  private:
