@@ -446,6 +446,55 @@ TEST_F(CoreTest, AnEvictionDoesNotWaitForWhatIsStuckBehindTheProgram) {
   EXPECT_EQ(status->code(), absl::StatusCode::kAborted);
 }
 
+TEST_F(CoreTest, WhatStoodBehindAnEndlessProgramRunsOnTheNextEngine) {
+  Start({{"cpu", 1, 1}});
+  auto other = std::move(session);
+  session = fixture->core->OpenSession("dead");
+  Handle endless = Compile("endless", 0, 1, {8}, {0}, false);
+  ASSERT_TRUE(Execute(endless, {}, {10}).ok());
+  std::swap(session, other);
+  PutOn(1, 0);
+  fixture->Done(0, engine(0).Of(Op::kPut)[0]->seq());
+  fixture->executor.Advance(limits::kShareWait);
+  Handle program = Compile("f", 1, 1, {8}, {0}, false);
+  ASSERT_TRUE(Execute(program, {1}, {2}).ok());
+  ASSERT_TRUE(Execute(program, {2}, {3}).ok());
+  ASSERT_TRUE(Execute(program, {3}, {4}).ok());
+  std::optional<absl::StatusOr<Bytes>> read;
+  session->Read(4, [&](absl::StatusOr<Bytes> bytes) { read = std::move(bytes); });
+  session->Destruct({2});
+  fixture->executor.Advance(limits::kShareWait * 3);
+  const size_t stuck = engine(0).Of(Op::kLaunch).size();
+  ASSERT_GE(stuck, 2u);
+  other.reset();
+  fixture->executor.Advance(limits::kEndlessProgramGrace + limits::kEvictionDrain);
+  ASSERT_EQ(engine(0).control.size(), 1u);
+  Events events;
+  events.add_reads()->set_read(engine(0).control[0].read().read());
+  events.mutable_reads(0)->set_inline_bytes(std::string(32, 'x'));
+  fixture->Send(0, events);
+  ASSERT_EQ(fixture->restarts.size(), 1u);
+  fixture->Down(0, "restarted", true);
+  EXPECT_EQ(WaitFor({1, 3, 4}), std::nullopt);
+  fixture->Up(0);
+  // The array comes first, then the launches in their order.
+  for (int i = 0; i < 5; ++i) fixture->DoneAll(0);
+  EXPECT_EQ(engine(0).Of(Op::kPut).size(), 1u);
+  EXPECT_EQ(engine(0).Of(Op::kLoad).size(), 1u);
+  ASSERT_EQ(engine(0).Of(Op::kLaunch).size(), 3u);
+  EXPECT_EQ(engine(0).ops[0].kind_case(), Op::kPut);
+  EXPECT_EQ(engine(0).ops[1].kind_case(), Op::kLoad);
+  EXPECT_EQ(WaitFor({1, 3, 4}), absl::OkStatus());
+  ASSERT_EQ(engine(0).Of(Op::kRead).size(), 1u);
+  Events bytes;
+  bytes.add_reads()->set_read(engine(0).Of(Op::kRead)[0]->read().read());
+  bytes.mutable_reads(0)->set_inline_bytes(std::string(32, 'y'));
+  fixture->Send(0, bytes);
+  ASSERT_TRUE(read.has_value() && read->ok());
+  fixture->executor.Advance(limits::kDeleteDelay);
+  ASSERT_FALSE(engine(0).Of(Op::kDelete).empty());
+}
+
 TEST_F(CoreTest, ADeadSessionLeavesNothing) {
   Start({{"cpu", 1, 1}});
   PutOn(1, 0);

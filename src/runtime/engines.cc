@@ -58,6 +58,7 @@ void Engines::Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink>
   entry.paused = false;
   entry.cause = absl::OkStatus();
   hooks_.up(host);
+  RunAgain(host);
   hooks_.changed();
 }
 
@@ -90,6 +91,13 @@ void Engines::LoseHost(int host) {
   hosts_[host].paused = false;
   hooks_.gone(host);
   const absl::Status loss = LossOf(host);
+  for (const auto& [seq, entry] : in_flight_) {
+    if (entry.hosts == HostList{host}) kept_.erase(seq);
+  }
+  for (const auto& [read, pending] : reads_) {
+    if (pending.host == host) kept_reads_.erase(read);
+  }
+  EndAllOn(host, loss);
   for (auto& [id, buffers] : buffers_) {
     for (int device : topology_.hosts()[host].devices) {
       if (!buffers->devices()->Contains(device) || !buffers->Charged(device)) continue;
@@ -142,17 +150,15 @@ void Engines::FailHost(int host, const absl::Status& cause) {
     loss = absl::AbortedError(absl::StrCat("the engine of ", topology_.DescribeHost(host),
                                            " was started again: ", cause.message(), ". Run the program once more"));
   }
+  absl::flat_hash_set<uint64_t> made_again;
+  if (hosts_[host].paused) made_again = KeepForNextEngine(host);
   for (auto& [id, buffers] : buffers_) {
-    if (!buffers->on_engines) continue;
+    if (!buffers->on_engines || made_again.contains(id)) continue;
     for (int device : topology_.hosts()[host].devices) {
       if (!buffers->devices()->Contains(device) || hooks_.spared(*buffers, device)) continue;
       buffers->Fail(device, loss);
       Discharge(*buffers, device);
     }
-  }
-  std::vector<uint64_t> ended;
-  for (auto& [seq, entry] : in_flight_) {
-    if (std::find(entry.hosts.begin(), entry.hosts.end(), host) != entry.hosts.end()) ended.push_back(seq);
   }
   std::vector<std::pair<uint64_t, int>> released;  // waited for this cause
   for (auto& [seq, entry] : in_flight_) {
@@ -162,18 +168,91 @@ void Engines::FailHost(int host, const absl::Status& cause) {
     for (int other : entry.complained) released.emplace_back(seq, other);
   }
   for (auto [seq, other] : released) End(seq, other, loss, nullptr);
+  EndAllOn(host, loss);
+  deletes_.erase(host);
+  hooks_.lost(host, loss);
+  hooks_.ends_known();
+}
+
+void Engines::EndAllOn(int host, const absl::Status& loss) {
+  std::vector<uint64_t> ended;
+  for (auto& [seq, entry] : in_flight_) {
+    const bool here = std::find(entry.hosts.begin(), entry.hosts.end(), host) != entry.hosts.end();
+    if (here && !kept_.contains(seq)) ended.push_back(seq);
+  }
   for (uint64_t seq : ended) End(seq, host, loss, nullptr);
   std::vector<ReadDone> failed;
   for (auto it = reads_.begin(); it != reads_.end();) {
     auto here = it++;
-    if (here->second.host != host) continue;
+    if (here->second.host != host || kept_reads_.contains(here->first)) continue;
     failed.push_back(std::move(here->second.done));
     reads_.erase(here);
   }
   for (ReadDone& done : failed) done(loss);
-  deletes_.erase(host);
-  hooks_.lost(host, loss);
-  hooks_.ends_known();
+}
+
+// ---- Again on the next engine
+
+bool Engines::CanRunAgain(const InFlight& entry, int host, const absl::flat_hash_set<uint64_t>& made_again) const {
+  if (entry.again == nullptr || !entry.error.ok() || entry.hosts != HostList{host}) return false;
+  for (const std::weak_ptr<Buffers>& weak : entry.inputs) {
+    const BuffersRef input = weak.lock();
+    if (input == nullptr) return false;
+    for (int device : topology_.hosts()[host].devices) {
+      if (!input->devices()->Contains(device) || made_again.contains(input->id())) continue;
+      if (!hooks_.spared(*input, device)) return false;
+    }
+  }
+  return true;
+}
+
+absl::flat_hash_set<uint64_t> Engines::KeepForNextEngine(int host) {
+  absl::flat_hash_set<uint64_t> made_again;
+  for (const auto& [seq, entry] : in_flight_) {  // in their order: one may work on what another makes
+    if (!CanRunAgain(entry, host, made_again)) continue;
+    kept_.insert(seq);
+    for (const BuffersRef& output : entry.outputs) made_again.insert(output->id());
+  }
+  for (const auto& [read, pending] : reads_) {
+    if (pending.host != host || pending.again == nullptr) continue;
+    const std::shared_ptr<const Buffers> buffers = pending.buffers.lock();
+    if (buffers == nullptr) continue;
+    if (made_again.contains(buffers->id()) || hooks_.spared(*buffers, pending.device)) kept_reads_.insert(read);
+  }
+  return made_again;
+}
+
+void Engines::RunAgain(int host) {
+  std::vector<uint64_t> seqs;
+  for (const auto& [seq, entry] : in_flight_) {
+    if (kept_.contains(seq) && entry.hosts == HostList{host}) seqs.push_back(seq);
+  }
+  HostEntry& to = hosts_[host];
+  for (uint64_t seq : seqs) {
+    kept_.erase(seq);
+    const InFlight& entry = in_flight_.at(seq);
+    if (entry.again == nullptr || !entry.reload()) {
+      End(seq, host, absl::AbortedError(absl::StrCat(entry.what, " was dropped while it ran")), nullptr);
+      continue;
+    }
+    to.link->Send(entry.again);
+    for (const BuffersRef& output : entry.outputs) {
+      if (output->donated) deletes_[host].add_arrays(output->id());
+      if (output->donated) continue;
+      for (int device : output->discharged) {
+        ShardRef* shard = deletes_[host].add_shards();
+        shard->set_array(output->id());
+        shard->set_device(device);
+      }
+    }
+  }
+  std::vector<uint64_t> reads;
+  for (const auto& [read, pending] : reads_) {
+    if (pending.host == host && kept_reads_.erase(read) > 0) reads.push_back(read);
+  }
+  std::sort(reads.begin(), reads.end());
+  for (uint64_t read : reads) to.link->Send(reads_.at(read).again);
+  ScheduleFlush(0);
 }
 
 // ---- Buffers
@@ -288,6 +367,7 @@ uint64_t Engines::Issue(Op op, InFlight entry) {
   auto frame = std::make_shared<const std::string>(op.SerializeAsString());
   HostList hosts = entry.hosts;
   std::vector<BuffersRef> outputs = entry.outputs;
+  if (entry.reload) entry.again = frame;
   in_flight_.emplace(seq, std::move(entry));
   for (int host : hosts) hosts_[host].link->Send(frame);
   for (const BuffersRef& output : outputs) output->FreeUnreferenced();
@@ -338,8 +418,9 @@ void Engines::Read(uint64_t session, const Buffers& buffers, int device, bool co
   op.mutable_read()->set_read(read);
   op.mutable_read()->mutable_shard()->set_array(buffers.id());
   op.mutable_read()->mutable_shard()->set_device(device);
-  reads_.emplace(read, PendingRead{session, host, std::move(done)});
   auto frame = std::make_shared<const std::string>(op.SerializeAsString());
+  reads_.emplace(
+      read, PendingRead{session, host, std::move(done), buffers.weak_from_this(), device, control ? nullptr : frame});
   control ? hosts_[host].link->SendControl(frame) : hosts_[host].link->Send(frame);
 }
 
@@ -480,7 +561,9 @@ HostList Engines::HostsWithLaunches(uint64_t session) const {
 
 void Engines::DropCallbacks(uint64_t session) {
   for (auto& [seq, entry] : in_flight_) {
-    if (entry.session == session) entry.done = nullptr;
+    if (entry.session != session) continue;
+    entry.done = nullptr;
+    entry.again = nullptr;
   }
   absl::erase_if(reads_, [session](const auto& read) { return read.second.session == session; });
 }

@@ -15,6 +15,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
@@ -48,6 +49,11 @@ struct InFlight {
   bool launch = false;  // an error on one host is an error of every output
   std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages
   std::string fingerprint;
+  // Of a launch that can be given to a new engine, when this one is restarted for another's sake: what it was sent,
+  // what it works on, and how its executable is loaded again (false: it is gone).
+  fabric::Frame again;
+  std::vector<std::weak_ptr<Buffers>> inputs;
+  std::function<bool()> reload;
   absl::Duration ran = absl::InfiniteDuration();  // a launch, on the host that ended it last, as far as that says
   FairShares::RunningRef running;                 // of a launch: its share of the devices
   absl::Status error;                             // first cause
@@ -146,6 +152,9 @@ class Engines : public BuffersOwner {
     uint64_t session = 0;
     int host = 0;
     ReadDone done;
+    std::weak_ptr<const Buffers> buffers;
+    int device = 0;
+    fabric::Frame again;  // null: it can't be read from a new engine
   };
 
   void End(uint64_t seq, int host, const absl::Status& status, const Failure* failure);
@@ -160,6 +169,13 @@ class Engines : public BuffersOwner {
   void DischargeAll(Buffers& buffers);
   void AddBytes(Buffers& buffers, int device, int64_t bytes);
   void LoseHost(int host);
+  // A host that goes for a program's sake: of what runs or is read there, what the new engine can do again stays in
+  // flight. Returns the arrays that will be made again.
+  absl::flat_hash_set<uint64_t> KeepForNextEngine(int host);
+  bool CanRunAgain(const InFlight& entry, int host, const absl::flat_hash_set<uint64_t>& made_again) const;
+  void RunAgain(int host);
+  // Ends what is in flight on a host that went, and the reads there, but for what is kept.
+  void EndAllOn(int host, const absl::Status& loss);
   std::string HoldersOn(int host, const Holder& asking) const;
   void FlushDeletes();
   void ScheduleFlush(int64_t bytes);
@@ -174,6 +190,8 @@ class Engines : public BuffersOwner {
   absl::flat_hash_map<uint64_t, Buffers*> buffers_;
   absl::flat_hash_map<uint64_t, PendingRead> reads_;
   absl::flat_hash_map<std::string, int> crashes_;
+  absl::flat_hash_set<uint64_t> kept_;  // operations in flight that wait for their host's next engine
+  absl::flat_hash_set<uint64_t> kept_reads_;
   std::deque<std::string> crashed_;  // its keys, oldest first
   bool limited_ = false;
   // Deletes that wait to be sent, by host. Few and small ones wait for more: a message of their own would wake an

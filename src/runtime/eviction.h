@@ -2,7 +2,8 @@
 // limits::kEndlessProgramGrace, the arrays of other sessions on its hosts are copied out, the engines are started
 // again, and the copies are put back under the same ids; nobody but the dead session loses an array that was ready and
 // could be copied within limits::kEvictionCopies. Launches of others that are queued behind it, and so don't end within
-// limits::kEvictionDrain, fail with ABORTED.
+// limits::kEvictionDrain, are sent to the new engine again (engines.h); what can't be, a launch over several hosts or
+// one that was given its inputs, fails with ABORTED.
 //
 // Owned by the core; used inside tasks of its executor only.
 #pragma once

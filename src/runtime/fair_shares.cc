@@ -21,19 +21,39 @@ std::vector<double>& FairShares::ServedUntil(uint64_t session) {
   return served;
 }
 
-void FairShares::Want(Lane& lane, uint64_t session, absl::Time now) {
-  if (lane.latest != session) {
-    lane.before = lane.latest;
-    lane.before_at = lane.latest_at;
-    lane.latest = session;
+void FairShares::Close(uint64_t session) {
+  served_.erase(session);
+  for (Lane& lane : lanes_) {
+    std::erase_if(lane.recent, [session](const Recent& recent) { return recent.session == session; });
   }
-  lane.latest_at = now;
 }
 
-bool FairShares::Shared(const Lane& lane, uint64_t session, absl::Time now) {
-  const bool mine = lane.latest == session;
-  const uint64_t other = mine ? lane.before : lane.latest;
-  return other != 0 && now - (mine ? lane.before_at : lane.latest_at) < limits::kShareMemory;
+void FairShares::Want(Lane& lane, uint64_t session, absl::Time now) {
+  std::erase_if(lane.recent, [now, session](const Recent& recent) {
+    return recent.session == session || (!recent.waits && now - recent.at >= limits::kShareMemory);
+  });
+  lane.recent.push_back({session, now, true});
+}
+
+void FairShares::StopsWaiting(uint64_t session, const LaunchWork& work) {
+  for (int device : work.devices) {
+    for (Recent& recent : lanes_[device].recent) {
+      if (recent.session == session) recent.waits = false;
+    }
+  }
+}
+
+absl::Duration FairShares::Ahead(const Lane& lane, uint64_t session, absl::Time now) {
+  absl::Duration ahead = limits::kAloneAhead;
+  for (const Recent& recent : lane.recent) {
+    if (recent.session == session) continue;
+    if (recent.waits) {
+      ahead = std::min(ahead, limits::kBacklogAhead);
+    } else if (now - recent.at < limits::kShareMemory) {
+      return limits::kSharedAhead;
+    }
+  }
+  return ahead;
 }
 
 FairShares::Rank FairShares::RankOf(uint64_t session, const LaunchWork& work, absl::Time now) {
@@ -57,9 +77,9 @@ bool FairShares::HasRoom(uint64_t session, const LaunchWork& work, absl::Time no
       ahead -= lane.launches[old].expected;
     }
     const size_t launches = lane.launches.size() - old;
-    const bool shared = Shared(lane, session, now);
-    if (launches == 0 || ahead + expected <= (shared ? limits::kSharedAhead : limits::kAloneAhead)) continue;
-    if (shared || launches >= limits::kAloneLaunches) return false;
+    const absl::Duration most = Ahead(lane, session, now);
+    if (launches == 0 || ahead + expected <= most) continue;
+    if (most < limits::kAloneAhead || launches >= limits::kAloneLaunches) return false;
   }
   return true;
 }
@@ -124,9 +144,12 @@ void FairShares::Charge(absl::Time now) {
       if (auto served = served_.find(running.session_); served != served_.end()) {
         served->second[e->device] += absl::ToDoubleSeconds(took - running.expected_);
       }
-      // A launch may look long because it waited for its inputs or was alone; what it takes at least is learnt fast.
+      for (Recent& recent : lane.recent) {
+        if (recent.session == running.session_) recent.at = now;
+      }
+      // The mean, since ends that come in pairs look long and short in turns.
       absl::Duration& known = running.work_->run_time;
-      known = known == absl::ZeroDuration() ? took : took < known ? (known + took) / 2 : known + (took - known) / 8;
+      known = known == absl::ZeroDuration() ? took : known + (took - known) / 4;
     }
     lane.last_end = now;
     first = last;

@@ -5,8 +5,9 @@
 // for it.
 //
 // How much is in an engine at once: enough that no device waits for the proxy. A session alone on its devices has
-// limits::kAloneAhead of work or kAloneLaunches launches there; all that share them kSharedAhead. A launch that runs
-// for longer than limits::kShareWait holds up nobody: it doesn't count any more.
+// limits::kAloneAhead of work or kAloneLaunches launches there; all that share them kBacklogAhead while each has more
+// waiting, and kSharedAhead while one hasn't, since the others' work there is what its next launch will stand behind. A
+// launch that runs for longer than limits::kShareWait holds up nobody: it doesn't count any more.
 //
 // No deadlock: the order of those that wait is total, whatever devices they need, so that the lowest waits for nothing
 // but launches that are with the engines, and those wait for none that isn't.
@@ -43,10 +44,12 @@ class FairShares {
   explicit FairShares(const Topology* topology) : topology_(topology), lanes_(topology->devices().size()) {}
   ~FairShares() { *alive_ = false; }
 
-  void Close(uint64_t session) { served_.erase(session); }
+  void Close(uint64_t session);
 
-  // Where a launch that has its turn now stands. Its devices are now known to be wanted by that session.
+  // Where a launch stands that waits for its turn from now on.
   Rank RankOf(uint64_t session, const LaunchWork& work, absl::Time now);
+  // It waits no more: it begins, or it never will.
+  void StopsWaiting(uint64_t session, const LaunchWork& work);
   // Is there room for it on all of its devices?
   bool HasRoom(uint64_t session, const LaunchWork& work, absl::Time now) const;
   RunningRef Begin(const Rank& rank, LaunchWorkRef work, absl::Time now);
@@ -61,15 +64,18 @@ class FairShares {
     absl::Time at;
     absl::Duration expected;
   };
+  struct Recent {
+    uint64_t session = 0;
+    absl::Time at;
+    bool waits = false;
+  };
   // One device.
   struct Lane {
     double virtual_time = 0;      // seconds
     std::vector<Begun> launches;  // not ended, oldest first
     absl::Duration ahead;         // what they are expected to take
     absl::Time last_end = absl::InfinitePast();
-    // The two sessions that last wanted it.
-    uint64_t latest = 0, before = 0;
-    absl::Time latest_at = absl::InfinitePast(), before_at = absl::InfinitePast();
+    std::vector<Recent> recent;  // who waits for it, or used it within limits::kShareMemory
   };
   struct EndedOn {
     RunningRef running;
@@ -78,8 +84,9 @@ class FairShares {
   };
 
   std::vector<double>& ServedUntil(uint64_t session);
-  void Want(Lane& lane, uint64_t session, absl::Time now);
-  static bool Shared(const Lane& lane, uint64_t session, absl::Time now);
+  static void Want(Lane& lane, uint64_t session, absl::Time now);
+  // How much of its work, and others', may be with a device before another launch of that session.
+  static absl::Duration Ahead(const Lane& lane, uint64_t session, absl::Time now);
   void Release(Running& running, int position);
 
   const Topology* topology_;

@@ -97,6 +97,7 @@ void Sequencer::Pump(uint64_t session) {
 void Sequencer::TakeTurn(const FairShares::Rank& rank, const OperationRef& head) {
   const uint64_t session = rank.second;
   head->awaits_turn = false;
+  shares_.StopsWaiting(session, *head->launch);
   uint64_t context = 0;
   absl::Status why;
   // Its hosts may have gone while it waited; whatever but a launch can be done with it is Pump's.
@@ -158,7 +159,10 @@ void Sequencer::PumpAll() {
   pumping_all_ = true;
   while (pump_again_) {
     pump_again_ = false;
-    for (auto& [rank, head] : waiting_) head->awaits_turn = false;
+    for (auto& [rank, head] : waiting_) {
+      head->awaits_turn = false;
+      shares_.StopsWaiting(rank.second, *head->launch);
+    }
     waiting_.clear();
     std::vector<uint64_t> sessions;
     for (const auto& [session, queue] : queues_) {

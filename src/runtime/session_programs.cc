@@ -243,6 +243,16 @@ void SessionImpl::Launch(const std::shared_ptr<Program>& program, std::vector<Ar
   if (status) {
     entry.done = [status](const absl::Status& end) { Settle(*status, end); };
   }
+  if (context == 0 && op.launch().donated().empty()) {
+    for (ArrayRecord& argument : arguments) {
+      argument.ForEachBuffers([&](const BuffersRef& buffers) { entry.inputs.push_back(buffers); });
+    }
+    entry.reload = [weak = std::weak_ptr<Program>(program), session = id_] {
+      const std::shared_ptr<Program> loaded = weak.lock();
+      if (loaded != nullptr) loaded->EnsureLoaded(0, session);
+      return loaded != nullptr;
+    };
+  }
   if (context != 0) core_->contexts->LaunchStarted(context);
   core_->engines->Issue(std::move(op), std::move(entry));
 }
