@@ -59,6 +59,7 @@ class SessionImpl : public Session {
   absl::StatusOr<ArraySpec> Describe(Handle array) const override;
   void CheckFuture(Handle future, StatusCallback done) override;
   void Compile(CompileRequest request, absl::AnyInvocable<void(absl::StatusOr<CompileReply>)> done) override;
+  absl::StatusOr<CompileReply> CompileReshard(ReshardRequest request) override;
   absl::StatusOr<CompileReply> Executable(Handle executable) const override;
   absl::StatusOr<ExecuteReply> Execute(const ExecuteRequest& request) override;
   absl::Status DestructExecutable(Handle executable) override;
@@ -93,6 +94,14 @@ class SessionImpl : public Session {
   };
   using CreditRef = std::shared_ptr<void>;
   using Issue = absl::AnyInvocable<void(uint64_t context, CreditRef credit)>;
+
+  // An executable that the core itself runs.
+  struct ReshardProgram {
+    ReshardRequest request;
+    std::shared_ptr<const CompiledProgram> described;  // what a client may ask of any executable
+    std::vector<ifrt::ShardingPtr> accepted;           // by argument: the last one that was found to fit
+    std::vector<ArraySpec> outputs;                    // of the first execution; empty before it
+  };
 
   // A plan to move bytes between shards (session_moves.cc).
   struct Move;
@@ -131,6 +140,7 @@ class SessionImpl : public Session {
   void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, CreditRef credit);
   // Tells the shard's host to offer a box of it, which has `bytes` bytes; the way to them.
   Transfer ExportBox(const Shard& shard, const ifrt::Region& box, int64_t bytes);
+  absl::StatusOr<ArrayRecord> ReshardOne(const ArrayRecord& input, const ArraySpec& spec);
   absl::Status CopyOne(Handle array, Handle result, const ifrt::DeviceListPtr& devices,
                        const std::optional<std::string>& memory_kind);
   absl::Status CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec);
@@ -146,6 +156,11 @@ class SessionImpl : public Session {
               const FutureRef& status, CreditRef credit);
   absl::Status CheckMemory(Program& program) const;
 
+  // session_reshard.cc
+  absl::StatusOr<ArrayRecord> ReshardArgument(ReshardProgram& program, int index, Handle array);
+  absl::StatusOr<std::vector<ArrayRecord>> ReshardAll(ReshardProgram& program, const ExecuteRequest& request);
+  absl::StatusOr<ExecuteReply> ExecuteReshard(ReshardProgram& program, const ExecuteRequest& request);
+
   CoreState* core_;
   const uint64_t id_;
   const std::string name_;
@@ -153,6 +168,7 @@ class SessionImpl : public Session {
   absl::flat_hash_map<Handle, ArrayRecord> arrays_;
   absl::flat_hash_map<Handle, FutureRef> futures_;
   absl::flat_hash_map<Handle, std::shared_ptr<Program>> programs_;
+  absl::flat_hash_map<Handle, std::unique_ptr<ReshardProgram>> reshards_;
   absl::flat_hash_set<uint64_t> compiles_;  // jobs that run
   std::vector<absl::AnyInvocable<void()>> on_credit_;
   Handle next_handle_ = Handle{1} << 48;
