@@ -54,7 +54,7 @@ def test_executables_outlive_their_engine(own_cluster):
 
 
 def test_executables_outlive_their_worker(own_cluster):
-    lose(own_cluster, lambda: os.kill(own_cluster.pids()["worker-1"], signal.SIGKILL))
+    lose(own_cluster, lambda: os.kill(own_cluster.status()["slices"][1]["hosts"][0]["pid"], signal.SIGKILL))
 
 
 STALE = """
