@@ -207,12 +207,14 @@ void ManagerState::Reconcile(Worker& worker, const WorkerHello& hello) {
   Host& host = HostOf(worker);
   bool has_engine = false;
   for (const EngineState& engine : hello.engines()) {
-    if (slice.lease != 0 && engine.lease() == slice.lease) {
+    // Given up already: it must not come up again as it was.
+    const bool given_up =
+        engine.up() && !host.engine.up() && engine.endpoint().incarnation() == host.engine.endpoint().incarnation();
+    if ((slice.lease != 0 && engine.lease() == slice.lease) || (given_up && engine.lease() == slice.orphan)) {
       has_engine = true;
-      // Given up already: it must not come up again as it was.
-      if (engine.up() && !host.engine.up() && engine.endpoint().incarnation() == host.engine.endpoint().incarnation()) {
+      if (given_up) {
         ManagerToWorker message;
-        message.mutable_restart()->set_lease(slice.lease);
+        message.mutable_restart()->set_lease(engine.lease());
         message.mutable_restart()->set_incarnation(engine.endpoint().incarnation());
         message.mutable_restart()->set_reason("its worker was lost for a while");
         output_->ToWorker(worker.stream, message);
