@@ -80,6 +80,13 @@ inline constexpr absl::Duration kDropDelay = absl::Milliseconds(1);    // droppe
 inline constexpr absl::Duration kCutPeriod = absl::Milliseconds(5);    // between cuts of a context that closes
 inline constexpr absl::Duration kSlowClose = absl::Seconds(5);         // after so long a closing context is reported
 
+// ---- The arena of a worker ------------------------------------------------------------------------------------------
+inline constexpr int kArenaBlocksPerSession = 1 << 13;  // shards in host memory; each is a mapping of the engine
+inline constexpr int kArenaBlocks = 1 << 15;            // of all sessions
+inline constexpr int kArenaBlocksPerMessage = 64;       // that a new engine takes over at once
+inline constexpr size_t kArenaMessageBytes = 64 << 10;
+inline constexpr absl::Duration kArenaAnswer = absl::Seconds(10);  // a worker that takes longer is given up on
+
 // ---- Health -------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);
 inline constexpr absl::Duration kHeartbeatTimeout = absl::Milliseconds(2500);  // no heartbeat for so long: lost

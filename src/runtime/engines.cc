@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -50,12 +51,15 @@ void Engines::Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink>
   }
   if (entry.timer != 0) options_.executor->Cancel(entry.timer);
   entry.timer = 0;
+  const absl::Status loss = LossOf(host);
   entry.state = HostState::kUp;
   entry.incarnation = hello.incarnation();
   entry.hello = hello;
+  entry.hello.clear_kept();
   entry.link = std::move(link);
   entry.paused = false;
   entry.cause = absl::OkStatus();
+  JudgeKept(host, std::vector<ShardRef>(hello.kept().begin(), hello.kept().end()), loss);
   hooks_.up(host);
   hooks_.changed();
 }
@@ -75,10 +79,12 @@ void Engines::Down(int host, uint64_t incarnation, const absl::Status& cause, bo
       if (!*alive || hosts_[host].state != HostState::kRestarting) return;
       hosts_[host].timer = 0;
       hosts_[host].state = HostState::kLost;
+      JudgeKept(host, {}, LossOf(host));
       hooks_.changed();
     });
   }
-  if (was_up) FailHost(host, cause);
+  if (was_up) FailHost(host, cause, returns);
+  if (!was_up && !returns) JudgeKept(host, {}, LossOf(host));
   hooks_.changed();
 }
 
@@ -111,7 +117,33 @@ void Engines::BlameForCrash(int host, const absl::Status& cause) {
   }
 }
 
-void Engines::FailHost(int host, const absl::Status& cause) {
+bool Engines::Outlives(const Buffers& buffers, int host) const {
+  const ifrt::MemoryKind& kind = buffers.spec().sharding->memory_kind();
+  const auto& kinds = hosts_[host].hello.arena_kinds();
+  return kind.has_value() && buffers.on_engines && !buffers.donated && buffers.settled() &&
+         std::find(kinds.begin(), kinds.end(), *kind) != kinds.end();
+}
+
+void Engines::JudgeKept(int host, absl::Span<const ShardRef> kept, const absl::Status& loss) {
+  absl::btree_set<std::pair<uint64_t, int>> unclaimed;
+  for (const ShardRef& shard : kept) unclaimed.emplace(shard.array(), shard.device());
+  for (auto& [id, buffers] : buffers_) {
+    if (!Outlives(*buffers, host)) continue;
+    for (int device : topology_.hosts()[host].devices) {
+      if (!buffers->devices()->Contains(device) || !buffers->ShardError(device).ok()) continue;
+      if (buffers->wholes == 0 && !buffers->refs_by_device.contains(device)) continue;
+      if (unclaimed.erase({id, device}) == 0) buffers->Fail(device, loss);
+    }
+  }
+  for (const auto& [array, device] : unclaimed) {
+    ShardRef* shard = deletes_[host].add_shards();
+    shard->set_array(array);
+    shard->set_device(device);
+  }
+  if (!unclaimed.empty()) FlushDeletes();
+}
+
+void Engines::FailHost(int host, const absl::Status& cause, bool returns) {
   if (IsCrash(cause)) BlameForCrash(host, cause);
   absl::Status loss = LossOf(host);
   if (hosts_[host].paused) {  // our own doing: nobody's slice was lost
@@ -119,7 +151,7 @@ void Engines::FailHost(int host, const absl::Status& cause) {
                                            " was started again: ", cause.message(), ". Run the program once more"));
   }
   for (auto& [id, buffers] : buffers_) {
-    if (!buffers->on_engines) continue;
+    if (!buffers->on_engines || (returns && Outlives(*buffers, host))) continue;
     for (int device : topology_.hosts()[host].devices) {
       if (buffers->devices()->Contains(device) && !hooks_.spared(*buffers, device)) buffers->Fail(device, loss);
     }

@@ -17,6 +17,7 @@ struct WorkerOptions {
   std::string platform = "cpu";
   int devices = 0;                          // 0: as many as the manager's --instance_type says
   std::string engine = "jaxlib";            // --engine of the engine process
+  int64_t arena_bytes = 0;                  // host memory for the arrays of one session; 0: half of what is free now
   std::vector<std::string> engine_command;  // empty: this program's `engine`
   std::vector<std::string> argv;            // for the log
 };
