@@ -168,7 +168,7 @@ class ManagerState {
   ManagerOutput* output_;
   std::map<StreamId, Stream> streams_;
   std::map<std::string, Worker> workers_;
-  std::vector<std::unique_ptr<Slice>> slices_;  // in order of arrival
+  std::vector<std::unique_ptr<Slice>> slices_;  // by name, slice-2 before slice-10
   std::map<uint64_t, Lease> leases_;
   std::vector<uint64_t> waiting_;  // by epoch
   uint64_t instance_ = 0;

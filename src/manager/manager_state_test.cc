@@ -428,6 +428,17 @@ TEST(ManagerState, AStreamThatNeverSaysWhoItIsIsEnded) {
 
 // ---- Leases ------------------------------------------------------------------------------------------------------
 
+TEST(ManagerState, VirtualSlicesFollowTheNamesWhateverCameFirst) {
+  Cluster c("cpu:1x2", 11);
+  for (int number : {10, 2, 0}) {
+    WorkerHello hello = Cluster::Hello(absl::StrCat("w", number));
+    hello.set_slice(absl::StrCat("slice-", number));
+    c.Join(hello);
+  }
+  EXPECT_EQ(c.Hosts(c.Lease("cpu:1x2,cpu:1x2,cpu:1x2")),
+            "slice-0[w0 starting] slice-2[w2 starting] slice-10[w10 starting]");
+}
+
 TEST(ManagerState, ALeaseGetsAllItsSlicesOrNone) {
   Cluster c("cpu:2x2", 2);
   const StreamId proxy = c.Lease("cpu:2x2,cpu:2x2");

@@ -1,5 +1,6 @@
 // ManagerState's half about workers: who may join, which seat they get, what happens to the engines that they bring.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -196,8 +197,11 @@ absl::StatusOr<ManagerState::Slice*> ManagerState::AddSlice(const std::string& n
   slice->name = name;
   slice->type = type;
   slice->hosts.resize(type.hosts());
-  slices_.push_back(std::move(slice));
-  return slices_.back().get();
+  auto after = std::find_if(slices_.begin(), slices_.end(), [&](const std::unique_ptr<Slice>& other) {
+    return std::pair(name.size(), absl::string_view(name)) <
+           std::pair(other->name.size(), absl::string_view(other->name));
+  });
+  return slices_.insert(after, std::move(slice))->get();
 }
 
 // ---- Engines that workers bring, and losses ----------------------------------------------------------------------
