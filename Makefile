@@ -13,7 +13,7 @@ REPORTS := $(CURDIR)/build/reports
 CTEST := ctest --output-on-failure --no-tests=error
 PYTEST := .venv/bin/python -m pytest
 
-.PHONY: help build venv demo test unit cluster-test bench conformance lint format asan tsan clean
+.PHONY: help build venv demo test unit cluster-test bench conformance lint format asan tsan fuzz clean
 
 help:
 	@echo "make build        .venv/bin/parkway and .venv/bin/python with jax and parkway in it"
@@ -23,7 +23,8 @@ help:
 	@echo "make conformance JAX_TESTS=DIR    JAX's own tests (DIR: the tests/ folder of a JAX checkout)"
 	@echo "make lint         clang-format, clang-tidy, ruff; make format: applies what they can apply"
 	@echo "make asan, make tsan              unit tests under sanitizers"
-	@echo "make clean        removes build, build-asan, build-tsan and .venv"
+	@echo "make fuzz [FUZZ_SECONDS=300]      the fuzzers, for so long in all"
+	@echo "make clean        removes build, build-asan, build-tsan, build-fuzz and .venv"
 
 venv:
 	@scripts/setup.sh --no-build
@@ -64,5 +65,9 @@ asan: venv
 tsan: venv
 	@scripts/sanitize.sh thread build-tsan
 
+FUZZ_SECONDS ?= 300
+fuzz: venv
+	@scripts/fuzz.sh $(FUZZ_SECONDS) build-fuzz
+
 clean:
-	rm -rf build build-asan build-tsan .venv
+	rm -rf build build-asan build-tsan build-fuzz .venv

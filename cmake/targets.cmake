@@ -21,13 +21,14 @@ function(parkway_test name)
   add_dependencies(unit_tests ${name})
 endfunction()
 
-# parkway_fuzzer(name SRCS a_fuzz.cc CORPUS dir [DEPS x ...]): a libFuzzer target, built with -DPARKWAY_FUZZ=ON.
+# All fuzzers, for `make fuzz`.
+add_custom_target(fuzzers)
+
+# parkway_fuzzer(name SRCS a_fuzz.cc ... [DEPS x ...]): a libFuzzer target, in builds with -DPARKWAY_FUZZ=ON alone.
 function(parkway_fuzzer name)
-  cmake_parse_arguments(A "" "CORPUS" "SRCS;DEPS" ${ARGN})
-  if(PARKWAY_FUZZ)
-    add_executable(${name} ${A_SRCS})
-    target_link_libraries(${name} PRIVATE ${A_DEPS} ${ABSL_LIBS} PkgConfig::GLOG Threads::Threads)
-    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
-    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  endif()
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} EXCLUDE_FROM_ALL ${A_SRCS})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} ${ABSL_LIBS} PkgConfig::GLOG Threads::Threads)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzzers ${name})
 endfunction()

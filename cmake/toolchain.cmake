@@ -15,6 +15,9 @@ add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-fie
 if(PARKWAY_SANITIZER STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -O1)
   add_link_options(-fsanitize=address,undefined)
+  if(PARKWAY_FUZZ)
+    add_compile_options(-fsanitize=fuzzer-no-link) # coverage, for the libraries too
+  endif()
 elseif(PARKWAY_SANITIZER STREQUAL "thread")
   add_compile_options(-fsanitize=thread -O1)
   add_link_options(-fsanitize=thread)

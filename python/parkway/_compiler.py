@@ -11,6 +11,7 @@ import re
 from jaxlib import _jax, lapack, xla_client
 from jaxlib import version as jaxlib_version
 from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 # Clients kept, each for one number of devices.
@@ -55,6 +56,7 @@ _ELEMENT_TYPES = {
 _TOKEN = 17
 
 _clients = collections.OrderedDict()
+_flags = []  # (name, value) for each program
 
 
 class _Refused(Exception):
@@ -84,6 +86,51 @@ def warm(num_devices: int) -> None:
     _client(num_devices)
     gc.collect()
     gc.freeze()
+
+
+def _values(text):
+    """What a flag's text may mean to XLA, which takes a bool as such alone."""
+    return {"true": [True, text], "false": [False, text]}.get(text.lower(), [text])
+
+
+def set_flags(flags: list[str]) -> list[str]:
+    """Flags of XLA's ("name=value") for each program that brings no value of its own.
+
+    Returns:
+      A text for each that this XLA doesn't take, and that is left out.
+    """
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context = ir.Context()
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    module = ir.Module.parse("func.func public @main() { return }", context)
+    program = stablehlo.serialize_portable_artifact(module, stablehlo.get_minimum_version())
+    refused = []
+    for flag in flags:
+        name, _, text = flag.partition("=")
+        for value in _values(text):
+            options = xla_client.CompileOptions()
+            options.env_option_overrides = [(name, value)]
+            try:
+                _client(1).compile_and_load(program, _jax.DeviceList((_client(1).devices()[0],)), options)
+            except _jax.JaxRuntimeError as error:
+                why = f"--{flag}: {error}"
+                continue
+            _flags.append((name, value))
+            break
+        else:
+            refused.append(why)
+    return refused
+
+
+def _options(serialized):
+    options = xla_client.CompileOptions.ParseFromString(serialized)
+    if _flags:
+        own = list(options.env_option_overrides)
+        named = {name for name, _ in own}
+        options.env_option_overrides = [flag for flag in _flags if flag[0] not in named] + own
+    return options
 
 
 def _client(num_devices):
@@ -233,7 +280,7 @@ def compile(program: bytes, options: bytes, num_devices: int) -> dict | str:
     try:
         client = _client(num_devices)
         devices = _jax.DeviceList(tuple(client.devices()[:num_devices]))
-        executable = client.compile_and_load(program, devices, xla_client.CompileOptions.ParseFromString(options))
+        executable = client.compile_and_load(program, devices, _options(options))
         return _describe(client, executable)
     except (_Refused, _jax.JaxRuntimeError) as error:
         return str(error)

@@ -237,6 +237,14 @@ absl::StatusOr<Bytes> Blob::Map(const std::string& local_path, size_t size) {
   return bytes;
 }
 
+absl::StatusOr<Bytes> Blob::MapDescriptor(int fd, size_t size) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) {
+    return absl::FailedPreconditionError(WithErrno(absl::StrCat("can't look at descriptor ", fd), errno));
+  }
+  return Map(LocalPath(fd, st), size);  // opened once more, for reading alone
+}
+
 Blob::~Blob() {
   if (size_ >= limits::kSmallestWarmBlock && WarmBlocks::Get().Keep(fd_, data_, size_)) return;
   if (size_ > 0) munmap(data_, size_);

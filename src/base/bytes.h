@@ -40,6 +40,8 @@ class Blob {
   // now, or its size is not `size`. The result has a local path of this process's own, so that the bytes can be handed
   // on after their maker ended or the file was deleted.
   static absl::StatusOr<Bytes> Map(const std::string& local_path, size_t size);
+  // The same of an open block, whose descriptor stays the caller's.
+  static absl::StatusOr<Bytes> MapDescriptor(int fd, size_t size);
   ~Blob();
   Blob(const Blob&) = delete;
   Blob& operator=(const Blob&) = delete;

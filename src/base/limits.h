@@ -17,6 +17,8 @@ inline constexpr int kMaxTileRank = 2 * kMaxRank;       // dimensions of a grid 
 inline constexpr size_t kShardingCacheBytes = 4 << 20;  // wire forms of shardings that one session remembers
 inline constexpr int kMaxArgumentsPerLaunch = 1 << 16;
 inline constexpr int64_t kMaxProgramBytes = int64_t{2} << 30;  // one program, as it comes
+inline constexpr size_t kMaxPluginProgramBytes = 16 << 20;     // one request in JSON
+inline constexpr int kMaxPluginProgramDepth = 8;               // of that JSON
 inline constexpr int kMaxHandlesPerRequest = 1 << 20;
 inline constexpr int kMaxSessionsPerProxy = 1024;
 inline constexpr int64_t kMaxHostBufferBytes = int64_t{1} << 40;  // announced size of one host buffer
@@ -77,6 +79,13 @@ inline constexpr absl::Duration kDeleteDelay = absl::Milliseconds(2);  // within
 inline constexpr absl::Duration kDropDelay = absl::Milliseconds(1);    // dropped arrays are freed within so long
 inline constexpr absl::Duration kCutPeriod = absl::Milliseconds(5);    // between cuts of a context that closes
 inline constexpr absl::Duration kSlowClose = absl::Seconds(5);         // after so long a closing context is reported
+
+// ---- The arena of a worker ------------------------------------------------------------------------------------------
+inline constexpr int kArenaBlocksPerSession = 1 << 13;  // shards in host memory; each is a mapping of the engine
+inline constexpr int kArenaBlocks = 1 << 15;            // of all sessions
+inline constexpr int kArenaBlocksPerMessage = 64;       // that a new engine takes over at once
+inline constexpr size_t kArenaMessageBytes = 64 << 10;
+inline constexpr absl::Duration kArenaAnswer = absl::Seconds(10);  // a worker that takes longer is given up on
 
 // ---- Health -------------------------------------------------------------------------------------------------------
 inline constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(300);

@@ -118,6 +118,10 @@ void FlagSet::Add(std::string name, std::vector<std::string>* target, std::strin
   });
 }
 
+void FlagSet::AddPrefix(std::string prefix, std::vector<std::string>* target, std::string help) {
+  prefixes_.push_back({std::move(prefix), std::move(help), target});
+}
+
 FlagSet::Flag* FlagSet::Find(absl::string_view name) {
   const auto found = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& flag) { return flag.name == name; });
   return found == flags_.end() ? nullptr : &*found;
@@ -137,6 +141,11 @@ std::string FlagSet::Nearest(absl::string_view name) const {
 }
 
 absl::Status FlagSet::Unknown(const Argument& argument, std::vector<std::string>* warnings) {
+  for (const Prefix& prefix : prefixes_) {
+    if (!absl::StartsWith(argument.name, prefix.prefix)) continue;
+    prefix.target->push_back(absl::StrCat(argument.name, "=", argument.value.value_or("true")));
+    return absl::OkStatus();
+  }
   const std::string nearest = Nearest(argument.name);
   const bool typo = !nearest.empty() && EditDistance(argument.name, nearest) <= 2;
   if (IsGoogles(argument.name) && !typo) {
@@ -206,6 +215,9 @@ std::string FlagSet::Help() const {
     absl::StrAppendFormat(&text, "  --%-34s %s", form, flag.help);
     if (!flag.default_text.empty()) absl::StrAppend(&text, " (", flag.default_text, ")");
     absl::StrAppend(&text, "\n");
+  }
+  for (const Prefix& prefix : prefixes_) {
+    absl::StrAppendFormat(&text, "  --%-34s %s\n", absl::StrCat(prefix.prefix, "*=VALUE"), prefix.help);
   }
   absl::StrAppend(&text,
                   "Other flags of Google's (--xla_*, --megascale_*, --tpu_*, ...) are accepted with a warning.\n");

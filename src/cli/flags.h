@@ -30,6 +30,9 @@ class FlagSet {
   void Add(std::string name, absl::Duration* target, std::string help);
   void Add(std::string name, std::vector<std::string>* target, std::string help);  // comma list; given again: appended
 
+  // Takes every flag of a name that begins so, and is none of the others, as "name=value"; one without a value is true.
+  void AddPrefix(std::string prefix, std::vector<std::string>* target, std::string help);
+
   // Flags of glog's that every role takes: v, vmodule, minloglevel, log_dir, ...
   void AddLogFlags(std::string* log_dir);
 
@@ -47,6 +50,10 @@ class FlagSet {
     std::string default_text;
     std::function<absl::Status(absl::string_view value)> set;
   };
+  struct Prefix {
+    std::string prefix, help;
+    std::vector<std::string>* target;
+  };
   struct Argument;
 
   void Add(std::string name, std::string help, std::string kind, std::string default_text,
@@ -59,6 +66,7 @@ class FlagSet {
 
   std::string command_;
   std::vector<Flag> flags_;
+  std::vector<Prefix> prefixes_;
 };
 
 // "host:port" of another role. A variable of Kubernetes that nobody replaced, as in "$(PATHWAYS_HEAD):29001", becomes

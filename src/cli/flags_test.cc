@@ -72,6 +72,16 @@ TEST_F(FlagsTest, GooglesFlagsWarn) {
   EXPECT_THAT(warnings_[0], HasSubstr("--gcs_scratch_location has no effect"));
 }
 
+TEST_F(FlagsTest, FlagsOfAPrefixAreCollected) {
+  std::vector<std::string> xla;
+  FlagSet flags("proxy_server");
+  flags.AddPrefix("xla_", &xla, "of XLA's");
+  ASSERT_TRUE(flags.Parse({"--xla_a=1", "--xla-b", "--tpu_c=2", "--xla_d", "text"}, &warnings_).ok());
+  EXPECT_THAT(xla, testing::ElementsAre("xla_a=1", "xla_b=true", "xla_d=text"));
+  EXPECT_EQ(warnings_.size(), 1);
+  EXPECT_THAT(flags.Help(), HasSubstr("--xla_*=VALUE"));
+}
+
 TEST_F(FlagsTest, AWrongFlagNamesTheNearest) {
   const absl::Status typo = Parse({"--sever_port=1"});
   EXPECT_EQ(typo.code(), absl::StatusCode::kInvalidArgument);

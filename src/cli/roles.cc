@@ -79,6 +79,8 @@ int RunManager(const CommandArguments& args) {
   flags.Add("server_port", &port, "port to listen on");
   flags.Add("bind_address", &options.bind_address, "address to listen on; 127.0.0.1 for this machine alone");
   flags.Add("instance_count", &count, "slices that are expected");
+  flags.Add("state_dir", &options.state_dir,
+            "directory for what a manager that starts anew must know: seats, leases; empty: nothing is written down");
   flags.Add("instance_type", &options.instance_type, "their type, such as cpu:1x2 (hosts x devices per host)");
   flags.AddLogFlags(&log_dir);
   if (const auto code = Begin("manager", flags, args, log_dir)) return *code;
@@ -107,6 +109,8 @@ int RunWorker(const CommandArguments& args) {
   flags.Add("devices", &devices, "devices of this host; 0: as the manager's --instance_type says");
   flags.Add("memory_bytes", &options.memory_bytes, "limit for memory of all its devices together; 0: none");
   flags.Add("engine", &options.engine, "what computes: jaxlib, or sim");
+  flags.Add("arena_bytes", &options.arena_bytes,
+            "host memory (pinned_host, unpinned_host) for the arrays of one session; 0: half of what is free");
   flags.AddLogFlags(&log_dir);
   if (const auto code = Begin("worker", flags, args, log_dir)) return *code;
   if (const auto code = Check(CheckPort("server_port", port))) return *code;
@@ -158,6 +162,7 @@ int ProxyServer(const CommandArguments& args) {
   flags.Add("max_serdes_version", &serdes, "highest version of serialized forms");
   flags.Add("compile_memory_bytes", &options.compile_memory_bytes, "limit of one compiler; 0: the default");
   flags.Add("compile_timeout_seconds", &compile_seconds, "limit of one compile; 0: the default");
+  flags.AddPrefix("xla_", &options.xla_flags, "of XLA's, for each program that is compiled");
   flags.Add("sidecar_name", &sidecar, "accepted; there is no colocated Python yet");
   flags.AddLogFlags(&log_dir);
   if (const auto code = Begin("proxy", flags, args, log_dir)) return *code;
@@ -177,7 +182,7 @@ int ProxyServer(const CommandArguments& args) {
 int Engine(const CommandArguments& args) {
   engine::EngineOptions options;
   std::string log_dir;
-  int64_t devices = options.devices, ready_fd = options.ready_fd;
+  int64_t devices = options.devices, ready_fd = options.ready_fd, arena_fd = options.arena_fd;
   int64_t sim_engines = options.sim_engines;
   FlagSet flags("engine");
   flags.Add("engine", &options.engine, "what computes: jaxlib, or sim");
@@ -186,11 +191,13 @@ int Engine(const CommandArguments& args) {
   flags.Add("unix_dir", &options.unix_dir, "directory for a unix socket");
   flags.Add("memory_bytes", &options.memory_bytes, "limit for device memory; 0: none");
   flags.Add("ready_fd", &ready_fd, "descriptor that the endpoint is written to");
+  flags.Add("arena_fd", &arena_fd, "descriptor of a socket to the worker's arena");
   flags.Add("sim_engines", &sim_engines, "hosts in this process; sim only");
   flags.AddLogFlags(&log_dir);
   if (const auto code = Begin("engine", flags, args, log_dir)) return *code;
   options.devices = static_cast<int>(devices);
   options.ready_fd = static_cast<int>(ready_fd);
+  options.arena_fd = static_cast<int>(arena_fd);
   options.sim_engines = static_cast<int>(sim_engines);
   return engine::RunEngineRole(options);
 }
@@ -199,10 +206,12 @@ int Compiler(const CommandArguments& args) {
   std::string log_dir;
   int64_t fd = -1;
   FlagSet flags("compiler");
+  std::vector<std::string> xla_flags;
   flags.Add("fd", &fd, "descriptor of the socket to serve");
+  flags.AddPrefix("xla_", &xla_flags, "of XLA's, for each program that is compiled");
   flags.AddLogFlags(&log_dir);
   if (const auto code = Begin("compiler", flags, args, log_dir)) return *code;
-  return compiler::RunCompilerRole(static_cast<int>(fd));
+  return compiler::RunCompilerRole(static_cast<int>(fd), xla_flags);
 }
 
 }  // namespace parkway::cli

@@ -123,10 +123,15 @@ Supervisor::Supervisor(ClusterPaths paths, ClusterShape shape, std::function<voi
 
   const std::string to_manager = absl::StrCat("--resource_manager_address=", record_.manager_address);
   const std::string loopback = "--bind_address=127.0.0.1";
-  roles_.push_back(MakeRole(
-      "manager", {"server", "--node_type=resource_manager", absl::StrCat("--server_port=", shape_.base_port + 1),
-                  absl::StrCat("--instance_count=", shape_.slices),
-                  absl::StrCat("--instance_type=", shape_.SliceType()), loopback}));
+  // For a manager that dies while the cluster runs; of a cluster that has ended nothing goes on.
+  const std::string manager_state = absl::StrCat(paths_.dir, "/manager");
+  std::error_code ignored;  // the manager says what is wrong with the directory
+  std::filesystem::remove_all(manager_state, ignored);
+  roles_.push_back(
+      MakeRole("manager",
+               {"server", "--node_type=resource_manager", absl::StrCat("--server_port=", shape_.base_port + 1),
+                absl::StrCat("--instance_count=", shape_.slices), absl::StrCat("--instance_type=", shape_.SliceType()),
+                absl::StrCat("--state_dir=", manager_state), loopback}));
   for (int slice = 0; slice < shape_.slices; ++slice) {
     for (int host = 0; host < shape_.hosts_per_slice; ++host) {
       const int port = shape_.base_port + 5 + slice * shape_.hosts_per_slice + host;

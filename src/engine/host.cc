@@ -95,6 +95,7 @@ EngineHello HostImpl::Hello() const {
   hello.set_cpu_features(capabilities.cpu_features);
   hello.set_memory_bytes(options_.memory_bytes);
   hello.set_pid(getpid());
+  for (const std::string& kind : ArenaKinds()) hello.add_arena_kinds(kind);
   return hello;
 }
 
@@ -116,7 +117,12 @@ absl::Status HostImpl::Start(const ProxyHello& proxy, std::function<void(fabric:
     started_ = true;
     proxy_ = proxy;
     local_of_ = std::move(local_of);
-    *turn.events().mutable_hello() = Hello();
+  }
+  EngineHello hello = Hello();
+  for (ShardRef& shard : TakeOver()) *hello.add_kept() = std::move(shard);
+  {
+    Turn turn(*this);
+    *turn.events().mutable_hello() = std::move(hello);
   }
   events_->Start(std::move(send));
   return absl::OkStatus();
@@ -269,6 +275,7 @@ void HostImpl::SetFailed(Turn& turn, Slot& slot, const absl::Status& error) {
   if (slot.state == Slot::State::kFailed) return;  // the first cause stays
   slot.state = Slot::State::kFailed;
   slot.error = error;
+  slot.blocks.clear();
   turn.Drop(std::move(slot.ref));
   slot.ref = nullptr;
   turn.Then(slot.on_launched);
@@ -348,6 +355,10 @@ void HostImpl::RemoveShard(Turn& turn, const ShardRef& ref) {
     auto settle = [self, old, slot] {
       Turn turn(*self);
       if (old->state == Slot::State::kFailed) self->SetFailed(turn, *slot, old->error);
+      for (const auto& [device, block] : old->blocks) {
+        if (std::count(slot->devices.begin(), slot->devices.end(), device) != 0)
+          slot->blocks.emplace_back(device, block);
+      }
       self->Settle(turn, *slot);
     };
     if (old->settled) {

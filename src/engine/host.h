@@ -23,6 +23,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "engine/arena.h"
 #include "engine/engine.h"
 #include "engine/host_runner.h"
 #include "fabric/bulk.h"
@@ -37,6 +38,7 @@ struct HostOptions {
   uint64_t incarnation = 0;
   std::string machine;       // base/machine.h
   int64_t memory_bytes = 0;  // of all devices together; 0: no limit of our own
+  Arena* arena = nullptr;    // outlives the host; null: arrays of host memory kinds lie in the engine
 };
 
 struct HostStats {

@@ -93,11 +93,13 @@ void HostImpl::HandleLoad(Op& op) {
     loaded_.emplace(load.executable(), *made);
     LoadWhenReady(turn, *made, program, *context);
   }
-  if (fetch) {
-    bulk_.Fetch(load.transfer(), [self = shared_from_this(), program](absl::StatusOr<Bytes> bytes) {
-      self->OnProgram(program, std::move(bytes));
-    });
-  }
+  if (fetch) FetchProgram(program, load.transfer());
+}
+
+void HostImpl::FetchProgram(const ProgramRef& program, const Transfer& transfer) {
+  bulk_.Fetch(transfer, [self = shared_from_this(), program](absl::StatusOr<Bytes> bytes) {
+    self->OnProgram(program, std::move(bytes));
+  });
 }
 
 absl::StatusOr<ProgramRef> HostImpl::FindProgram(Turn& turn, LoadExecutable& load, bool& fetch) {
@@ -105,6 +107,9 @@ absl::StatusOr<ProgramRef> HostImpl::FindProgram(Turn& turn, LoadExecutable& loa
     for (auto it = programs_.begin(); it != programs_.end(); ++it) {
       if ((*it)->hash != load.program()) continue;
       programs_.splice(programs_.begin(), programs_, it);
+      if (!programs_.front()->bytes.has_value() && load.has_transfer()) {
+        programs_.front()->others.push_back(load.transfer());
+      }
       return programs_.front();
     }
   }
@@ -124,6 +129,13 @@ absl::StatusOr<ProgramRef> HostImpl::FindProgram(Turn& turn, LoadExecutable& loa
 
 void HostImpl::OnProgram(const ProgramRef& program, absl::StatusOr<Bytes> bytes) {
   Turn turn(*this);
+  if (!bytes.ok() && !program->others.empty()) {
+    turn.Then(
+        [self = shared_from_this(), program, next = program->others.back()] { self->FetchProgram(program, next); });
+    program->others.pop_back();
+    return;
+  }
+  program->others.clear();
   program->bytes = std::move(bytes);
   KeepProgram(turn, program);
   turn.Then(program->waiters);

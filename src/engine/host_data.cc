@@ -114,6 +114,7 @@ void HostImpl::HandlePut(Op& op) {
   Put& put = *op.mutable_put();
   auto build = std::make_shared<Build>();
   build->seq = op.seq();
+  build->session = op.session();
   const absl::Status plan = PlanPut(put, *build);
   {
     Turn turn(*this);
@@ -154,7 +155,7 @@ absl::Status HostImpl::PlanGather(Turn& turn, const Gather& gather, Build& build
         fetches.emplace_back(piece.source, &piece_proto.transfer());
       } else {
         absl::StatusOr<Piece> from = FindShard(turn, piece_proto.local());
-        const bool alias = gather.may_alias() && from.ok() && proto.pieces_size() == 1 &&
+        const bool alias = gather.may_alias() && !InArena(kind) && from.ok() && proto.pieces_size() == 1 &&
                            from->device == shard.device && from->slot->memory_kind == kind &&
                            source.type == shard.type && piece.to == WholeOf(shard.type) && piece.from == piece.to;
         if (!from.ok()) {
@@ -177,6 +178,7 @@ void HostImpl::HandleGather(const Op& op) {
   const Gather& gather = op.gather();
   auto build = std::make_shared<Build>();
   build->seq = op.seq();
+  build->session = op.session();
   std::vector<std::pair<int, Piece>> views;
   std::vector<std::pair<int, const Transfer*>> fetches;
   {
@@ -256,11 +258,12 @@ void HostImpl::SourceReady(const BuildRef& build, int source, absl::StatusOr<Byt
 
 void HostImpl::OneLeft(Turn& turn, const BuildRef& build) {
   if (--build->left > 0) return;
+  auto finish = [self = shared_from_this(), build] { self->FinishBuild(build); };
+  if (InArena(build->out->memory_kind)) return threads_.pool->Post(std::move(finish));
   int64_t to_copy = 0;
   for (const BuildShard& shard : build->shards) {
     if (shard.alias.slot == nullptr && !IsWholeSource(shard, build->sources)) to_copy += DenseBytes(shard.type);
   }
-  auto finish = [self = shared_from_this(), build] { self->FinishBuild(build); };
   if (to_copy <= static_cast<int64_t>(limits::kInlinePutBytes)) return turn.Then(std::move(finish));
   threads_.pool->Post(std::move(finish));
 }
@@ -275,13 +278,19 @@ absl::StatusOr<Bytes> HostImpl::MakeShard(const Build& build, const BuildShard& 
           absl::StrCat(ToString(source.type), " takes ", needed, " bytes and came with ", source.bytes.size));
     }
   }
+  auto fill = [&](uint8_t* to) {
+    for (const BuildPiece& piece : shard.pieces) {
+      const Source& source = build.sources[piece.source];
+      CopyBox(source.type, source.byte_strides, source.bytes.data, piece.from.start, shard.type, to, piece.to.start,
+              piece.to.size);
+    }
+  };
+  if (InArena(build.out->memory_kind)) {
+    return StoreShard(build.session, *build.out, shard.device, shard.type, fill);
+  }
   if (IsWholeSource(shard, build.sources)) return build.sources[shard.pieces[0].source].bytes;
   PARKWAY_ASSIGN_OR_RETURN(const Buffer buffer, Allocate(DenseBytes(shard.type)));
-  for (const BuildPiece& piece : shard.pieces) {
-    const Source& source = build.sources[piece.source];
-    CopyBox(source.type, source.byte_strides, source.bytes.data, piece.from.start, shard.type, buffer.data.get(),
-            piece.to.start, piece.to.size);
-  }
+  fill(buffer.data.get());
   return buffer.Share();
 }
 
@@ -298,6 +307,7 @@ void HostImpl::FinishBuild(const BuildRef& build) {
     }
     absl::StatusOr<Bytes> bytes = MakeShard(*build, shard);
     shard.error = bytes.status();
+    if (bytes.ok() && InArena(build->out->memory_kind)) build->blocks.emplace_back(shard.device, *bytes);
     if (bytes.ok()) made.push_back({shard.device, shard.type, *std::move(bytes)});
   }
   for (Source& source : build->sources) source.bytes = {};
@@ -348,6 +358,7 @@ void HostImpl::EndBuild(const BuildRef& build, absl::StatusOr<ArrayRef> array) {
     }
     made = *std::move(array);
     SetLaunched(turn, *build->out, made, faults);
+    build->out->blocks = std::move(build->blocks);
     if (!faults.empty()) {
       turn.Fail(build->seq, faults.front().second);
       Failure& failure = *turn.events().mutable_failures()->rbegin();

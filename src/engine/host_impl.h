@@ -1,6 +1,7 @@
-// The inside of EngineHost, shared by host.cc (tables), host_context.cc (executables, contexts), host_launch.cc and
-// host_data.cc (bytes in and out). One mutex guards all state. Nothing of the engine's is called or dropped while it is
-// held: an engine may need a lock of its own for either, and calls back from threads that hold it. Turn sees to that.
+// The inside of EngineHost, shared by host.cc (tables), host_arena.cc, host_context.cc (executables, contexts),
+// host_launch.cc and host_data.cc (bytes in and out). One mutex guards all state. Nothing of the engine's is called or
+// dropped while it is held: an engine may need a lock of its own for either, and calls back from threads that hold it.
+// Turn sees to that.
 #pragma once
 
 #include <chrono>
@@ -33,6 +34,7 @@ struct Slot {
 
   ArrayRef ref;                                      // kLaunched; null when every shard is in `faults`
   std::vector<std::pair<int, absl::Status>> faults;  // shards that are missing from `ref`
+  std::vector<std::pair<int, Bytes>> blocks;         // of the arena, by device: they stay as long as this does
   absl::Status error;                                // kFailed
   bool settled = false;                              // the bytes are there, or will never be
   int uses = 0;                                      // operations that have yet to touch `ref`
@@ -44,6 +46,7 @@ using SlotRef = std::shared_ptr<Slot>;
 struct Program {
   std::string hash;
   std::optional<absl::StatusOr<Bytes>> bytes;
+  std::vector<Transfer> others;  // from which they can be had when the first one is dropped: another session's
   std::vector<Task> waiters;
 };
 using ProgramRef = std::shared_ptr<Program>;
@@ -84,6 +87,7 @@ struct RideRead {
 struct LaunchItem {
   uint64_t seq = 0;
   uint64_t context = 0;
+  uint64_t session = 0;
   LoadedRef program;
   std::vector<Argument> arguments;
   std::vector<int> donated;
@@ -101,6 +105,8 @@ struct LaunchItem {
   bool answered = false;                        // the proxy was told how it ended
   bool reads_started = false;
   std::optional<absl::Status> early;  // ended before Launch returned
+  std::vector<SlotRef> to_move;       // outputs that belong in the arena; each counts one use
+  int moves_left = 0;                 // outputs that are on their way to the arena
   int reads_left = 0;                 // small reads that ride in the completion
   std::vector<ReadResult> results;    // of those that are there
 };
@@ -143,10 +149,12 @@ struct BuildShard {
 };
 struct Build {
   uint64_t seq = 0;
+  uint64_t session = 0;
   SlotRef out;
   std::vector<Source> sources;
   std::vector<BuildShard> shards;
-  int left = 1;  // sources and aliases that aren't there yet, and the one who starts
+  std::vector<std::pair<int, Bytes>> blocks;  // of the arena
+  int left = 1;                               // sources and aliases that aren't there yet, and the one who starts
 };
 using BuildRef = std::shared_ptr<Build>;
 
@@ -186,11 +194,25 @@ class HostImpl : public std::enable_shared_from_this<HostImpl> {
   void RemoveShard(Turn& turn, const ShardRef& ref);
   void HandleDelete(const Op& op);
 
+  // ---- The arena (host_arena.cc)
+  bool InArena(const std::string& memory_kind) const;
+  std::vector<std::string> ArenaKinds() const;
+  // The shards, by array, that an earlier engine left, as arrays in the table; what can't be taken over is freed.
+  std::vector<ShardRef> TakeOver();
+  absl::StatusOr<Bytes> StoreShard(uint64_t session, const Slot& slot, int device, const Type& type,
+                                   absl::FunctionRef<void(uint8_t* to)> write) const;
+  // Starts moving the outputs of a launch that has ended which belong there. They settle when they have arrived.
+  void MoveOutputs(Turn& turn, const ContextEntryRef& context, const ItemRef& item);
+  void MoveOutput(const ContextEntryRef& context, const ItemRef& item, const SlotRef& slot);
+  void FinishMove(const ContextEntryRef& context, const ItemRef& item, const SlotRef& slot,
+                  absl::StatusOr<ArrayRef> moved, std::vector<std::pair<int, Bytes>> blocks);
+
   // ---- Executables and contexts (host_context.cc)
   void HandleLoad(Op& op);
   absl::StatusOr<LoadedRef> MakeLoaded(LoadExecutable& load, uint64_t context) const;
   // The program's bytes, here or on their way; `fetch` when the caller has to ask for them.
   absl::StatusOr<ProgramRef> FindProgram(Turn& turn, LoadExecutable& load, bool& fetch);
+  void FetchProgram(const ProgramRef& program, const Transfer& transfer);
   void OnProgram(const ProgramRef& program, absl::StatusOr<Bytes> bytes);
   void KeepProgram(Turn& turn, const ProgramRef& program);
   void LoadWhenReady(Turn& turn, const LoadedRef& loaded, const ProgramRef& program, const ContextEntryRef& context);
@@ -229,7 +251,7 @@ class HostImpl : public std::enable_shared_from_this<HostImpl> {
   void FinishLaunchCall(const ContextEntryRef& context, const ItemRef& item, absl::StatusOr<LaunchResult> result,
                         const absl::Status& lost_input, absl::Duration took);
   void OnLaunchEnd(const ContextEntryRef& context, const ItemRef& item, const absl::Status& status);
-  void EndLaunch(Turn& turn, const ContextEntryRef& context, LaunchItem& item, const absl::Status& status);
+  void EndLaunch(Turn& turn, const ContextEntryRef& context, const ItemRef& item, const absl::Status& status);
   void FailItem(Turn& turn, ContextEntry& context, LaunchItem& item, const absl::Status& status);
   void Finish(ContextEntry& context, const ItemRef& item);
   void AnswerIfComplete(Turn& turn, LaunchItem& item);

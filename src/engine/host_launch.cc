@@ -41,6 +41,7 @@ void HostImpl::HandleLaunch(const Op& op) {
   auto item = std::make_shared<LaunchItem>();
   item->seq = op.seq();
   item->context = op.context();
+  item->session = op.session();
   Turn turn(*this);
   absl::Status error = BindLaunch(turn, op, item);
   absl::StatusOr<ContextEntryRef> context = FindContext(turn, op.context());
@@ -122,6 +123,10 @@ absl::Status HostImpl::PromiseOutputs(Turn& turn, const Launch& launch, LaunchIt
     error.Update(slot.status());
     if (!slot.ok()) continue;
     (*slot)->origin = item.context;
+    if (InArena((*slot)->memory_kind)) {  // nobody may write on it before it has been copied
+      ++(*slot)->uses;
+      item.to_move.push_back(*slot);
+    }
     item.outputs.push_back(*std::move(slot));
   }
   return error;
@@ -405,7 +410,7 @@ void HostImpl::FinishLaunchCall(const ContextEntryRef& context, const ItemRef& i
         absl::FailedPreconditionError(absl::StrCat("the engine made ", result->outputs.size(), " outputs of program '",
                                                    item->program->spec.name, "' instead of ", item->outputs.size()));
   }
-  if (!result.ok()) return EndLaunch(turn, context, *item, lost_input.ok() ? result.status() : lost_input);
+  if (!result.ok()) return EndLaunch(turn, context, item, lost_input.ok() ? result.status() : lost_input);
   if (!lost_input.ok()) {
     for (ArrayRef& array : result->outputs) turn.Drop(std::move(array));
     FailItem(turn, *context, *item, lost_input);
@@ -415,7 +420,7 @@ void HostImpl::FinishLaunchCall(const ContextEntryRef& context, const ItemRef& i
     }
     if (!item->reads.empty()) turn.Then([self = shared_from_this(), item] { self->StartRideReads(item); });
   }
-  if (item->early.has_value()) EndLaunch(turn, context, *item, *item->early);
+  if (item->early.has_value()) EndLaunch(turn, context, item, *item->early);
 }
 
 void HostImpl::OnLaunchEnd(const ContextEntryRef& context, const ItemRef& item, const absl::Status& status) {
@@ -424,24 +429,24 @@ void HostImpl::OnLaunchEnd(const ContextEntryRef& context, const ItemRef& item, 
     item->early = status;
     return;
   }
-  EndLaunch(turn, context, *item, status);
+  EndLaunch(turn, context, item, status);
 }
 
-void HostImpl::EndLaunch(Turn& turn, const ContextEntryRef& context, LaunchItem& item, const absl::Status& status) {
-  if (item.ended) return;
-  item.ended = true;
+void HostImpl::EndLaunch(Turn& turn, const ContextEntryRef& context, const ItemRef& item, const absl::Status& status) {
+  if (item->ended) return;
+  item->ended = true;
   if (!status.ok()) {
     if (context->shared) context->cause.Update(status);
-    FailItem(turn, *context, item, status);
+    FailItem(turn, *context, *item, status);
   } else {
-    for (const SlotRef& slot : item.outputs) Settle(turn, *slot);
-    AnswerIfComplete(turn, item);
+    MoveOutputs(turn, context, item);
+    for (const SlotRef& slot : item->outputs) {
+      if (!InArena(slot->memory_kind)) Settle(turn, *slot);
+    }
+    AnswerIfComplete(turn, *item);
   }
-  auto it = std::find_if(context->unfinished.begin(), context->unfinished.end(),
-                         [&](const ItemRef& held) { return held.get() == &item; });
-  if (it != context->unfinished.end()) {
-    turn.Drop(*it);
-    context->unfinished.erase(it);
+  if (context->unfinished.erase(item) > 0) {
+    turn.Drop(item);
     --unfinished_;
   }
 }
@@ -454,6 +459,8 @@ void HostImpl::Finish(ContextEntry& context, const ItemRef& item) {
 // Its outputs fail and the proxy is told, with its reads, once. What the engine still does for it goes on.
 void HostImpl::FailItem(Turn& turn, ContextEntry& context, LaunchItem& item, const absl::Status& status) {
   for (const SlotRef& slot : item.outputs) SetFailed(turn, *slot, status);
+  for (const SlotRef& slot : item.to_move) Unuse(turn, *slot);
+  item.to_move.clear();
   if (!item.launched) {
     for (SlotRef& slot : item.inputs) {
       Unuse(turn, *slot);
@@ -479,7 +486,7 @@ void HostImpl::FailItem(Turn& turn, ContextEntry& context, LaunchItem& item, con
 }
 
 void HostImpl::AnswerIfComplete(Turn& turn, LaunchItem& item) {
-  if (item.answered || !item.ended || item.reads_left > 0) return;
+  if (item.answered || !item.ended || item.reads_left > 0 || item.moves_left > 0) return;
   item.answered = true;
   turn.Done(item.seq);
   Ran* ran = turn.events().add_ran();

@@ -470,6 +470,24 @@ TEST_F(HostTest, LaunchesWaitForALoadWhoseBytesAreOnTheirWay) {
   EXPECT_TRUE(record().done(launch));
 }
 
+TEST_F(HostTest, ALoadThatSharesBytesSurvivesTheEndOfTheOneThatBringsThem) {
+  Op load = MakeLoad(1, "step", {0}, {}, {});
+  load.mutable_load()->clear_inline_bytes();
+  load.mutable_load()->mutable_transfer()->set_id(55);
+  Send(load);
+  load.mutable_load()->set_executable(2);
+  load.mutable_load()->mutable_transfer()->set_id(56);
+  Send(load);
+  cluster_.Settle();
+  FakeBulk other(cluster_.space);
+  other.Fail(55, absl::AbortedError("nobody offers these bytes any more"));
+  cluster_.Settle();
+  EXPECT_FALSE(record().was_loaded(2));
+  other.Fulfil(56, Bytes::OfString("program step"));
+  cluster_.Settle();
+  EXPECT_TRUE(record().loaded(2).ok()) << record().loaded(2);
+}
+
 TEST_F(HostTest, AFailedLoadFailsItsLaunches) {
   engine().FailNextLoad(absl::InvalidArgumentError("not for this CPU"));
   Send(MakeLoad(1, "f", {0}, {}, {kPair}));

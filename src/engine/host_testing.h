@@ -174,14 +174,15 @@ class Cluster {
     std::unique_ptr<EngineHost> host;
   };
 
-  explicit Cluster(int hosts, SimOptions options = {.devices = 2}) {
+  explicit Cluster(int hosts, SimOptions options = {.devices = 2}, Arena* arena = nullptr) {
     for (int i = 0; i < hosts; ++i) {
       auto node = std::make_unique<Node>();
       node->engine = SimEngine::Create(options, executor, world);
       node->bulk = std::make_unique<FakeBulk>(space);
       node->pool = MakeSimRunner(executor);
-      node->host = std::make_unique<EngineHost>(HostOptions{.incarnation = Incarnation(i), .machine = "test"},
-                                                *node->engine, *node->bulk, SimThreads(executor, *node->pool));
+      node->host =
+          std::make_unique<EngineHost>(HostOptions{.incarnation = Incarnation(i), .machine = "test", .arena = arena},
+                                       *node->engine, *node->bulk, SimThreads(executor, *node->pool));
       ProxyHello hello;
       hello.set_host(i);
       for (int d = 0; d < options.devices; ++d) hello.add_devices(10 * i + d);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/status.h"
 
 namespace parkway::engine {
@@ -90,13 +91,17 @@ absl::Status StartPython() {
 }
 
 absl::Status StatusOfXlaText(absl::string_view text) {
+  static constexpr const char kOther[] = "FAILED_PRECONDITION: ";
+  const std::string words = absl::StrReplaceAll(
+      text,
+      {{"NOT_FOUND: ", kOther}, {"INTERNAL: ", kOther}, {"DATA_LOSS: ", kOther}, {"DEADLINE_EXCEEDED: ", kOther}});
   for (int code = 1; code <= 16; ++code) {
     std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
-    if (absl::StartsWith(text, absl::StrCat(name, ": "))) {
-      return absl::Status(static_cast<absl::StatusCode>(code), text.substr(name.size() + 2));
+    if (absl::StartsWith(words, absl::StrCat(name, ": "))) {
+      return absl::Status(static_cast<absl::StatusCode>(code), words.substr(name.size() + 2));
     }
   }
-  return absl::UnknownError(text);
+  return absl::UnknownError(words);
 }
 
 absl::Status TakePythonError() {

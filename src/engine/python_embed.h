@@ -87,7 +87,8 @@ absl::StatusOr<PyRef> CallPython(PyObject* object, std::initializer_list<PyObjec
 // The bytes of a bytes or str object.
 absl::StatusOr<std::string> PythonString(PyObject* object);
 
-// "INVALID_ARGUMENT: text" -> the code and "text"; any other text is UNKNOWN. Needs no GIL.
+// "INVALID_ARGUMENT: text" -> the code and "text"; any other text is UNKNOWN. Clients take NOT_FOUND, INTERNAL,
+// DATA_LOSS and DEADLINE_EXCEEDED for a lost slice, also inside a text: all are FAILED_PRECONDITION here. Needs no GIL.
 absl::Status StatusOfXlaText(absl::string_view text);
 
 }  // namespace parkway::engine

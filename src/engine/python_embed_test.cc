@@ -15,6 +15,12 @@ TEST(StatusOfXlaText, KeepsCodeAndText) {
   EXPECT_EQ(StatusOfXlaText(""), absl::UnknownError(""));
 }
 
+TEST(StatusOfXlaText, NothingPassesForALostSlice) {
+  EXPECT_EQ(StatusOfXlaText("NOT_FOUND: no target"), absl::FailedPreconditionError("no target"));
+  EXPECT_EQ(StatusOfXlaText("ABORTED: because of INTERNAL: x"),
+            absl::AbortedError("because of FAILED_PRECONDITION: x"));
+}
+
 TEST(PythonEmbed, RunsTheEnvironmentsJaxlibAndLeavesSignalsAlone) {
   signal(SIGINT, SIG_IGN);
   ASSERT_TRUE(StartPython().ok()) << StartPython();

@@ -69,6 +69,7 @@ absl::StatusOr<std::string> TakeToken() {
 // One engine and all that stands in front of it.
 struct Served {
   std::unique_ptr<Executor> clock;
+  std::unique_ptr<Arena> arena;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<fabric::Bulk> bulk;
   std::unique_ptr<EngineHost> host;
@@ -85,9 +86,12 @@ absl::StatusOr<std::unique_ptr<Served>> Serve(const EngineOptions& options, cons
   PARKWAY_ASSIGN_OR_RETURN(served->engine, MakeEngine(options, *served->clock));
   PARKWAY_ASSIGN_OR_RETURN(served->bulk, fabric::Bulk::Create(fabric, options.host));
   const uint64_t incarnation = RandomUint64();
-  served->host = std::make_unique<EngineHost>(
-      HostOptions{.incarnation = incarnation, .machine = MachineIdentity(), .memory_bytes = options.memory_bytes},
-      *served->engine, *served->bulk, threads);
+  if (options.arena_fd >= 0) served->arena = ConnectArena(Descriptor(options.arena_fd));
+  served->host = std::make_unique<EngineHost>(HostOptions{.incarnation = incarnation,
+                                                          .machine = MachineIdentity(),
+                                                          .memory_bytes = options.memory_bytes,
+                                                          .arena = served->arena.get()},
+                                              *served->engine, *served->bulk, threads);
   // Many engines in one process share the fabric's thread: a thread for each would only change places with the others.
   served->door = std::make_unique<HostDoor>(
       *served->host, *threads.clock,

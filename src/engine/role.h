@@ -17,6 +17,7 @@ struct EngineOptions {
   std::string host = "127.0.0.1";  // address to listen on, by which proxies and other hosts reach this one
   std::string unix_dir;            // directory for a unix socket beside it; empty: none
   int64_t memory_bytes = 0;        // limit for device memory; 0: none
+  int arena_fd = -1;               // socket to the worker's arena; -1: there is none
   int ready_fd = 1;                // where the endpoints are written
   int sim_engines = 1;             // so many hosts in this process; sim only
 };

@@ -34,6 +34,12 @@ absl::Status CheckRequest(const LeaseRequest& request) {
   return absl::OkStatus();
 }
 
+// "slice-2" before "slice-10": what ends in a number goes by it, among names that are equal but for that.
+bool NameBefore(const std::string& a, const std::string& b) {
+  const auto stem = [](const std::string& name) { return name.find_last_not_of("0123456789") + 1; };
+  return std::make_tuple(a.substr(0, stem(a)), a.size(), a) < std::make_tuple(b.substr(0, stem(b)), b.size(), b);
+}
+
 // How many slices of each type, by its name.
 std::map<std::string, std::pair<SliceType, int>> Wanted(const LeaseRequest& request) {
   std::map<std::string, std::pair<SliceType, int>> wanted;
@@ -54,9 +60,14 @@ void ManagerState::Request(StreamId stream, const LeaseRequest& request) {
   }
   if (TakeOver(stream, request)) return;
   const bool resume = CanResume(request.held());
+  const bool remembered = IsRemembered(request.held());
   Lease lease;
-  lease.id = resume ? request.held().lease() : options_.random();
-  lease.token = resume ? request.held().token() : "";
+  // One that still waited keeps its place; what was placed and can't be taken over is another lease from now on.
+  const bool same = resume || (remembered && request.held().slices().empty());
+  lease.id = same ? request.held().lease() : options_.random();
+  lease.token = same ? request.held().token() : "";
+  lease.epoch = same && remembered ? remembered_.at(lease.id).epoch() : next_epoch_++;
+  if (remembered) remembered_.erase(request.held().lease());
   while (lease.token.size() < kTokenBytes) {
     const uint64_t bits = options_.random();
     lease.token.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
@@ -69,7 +80,9 @@ void ManagerState::Request(StreamId stream, const LeaseRequest& request) {
   if (resume) {
     Resume(stored, request.held());
   } else {
-    waiting_.push_back(stored.id);
+    const auto later = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [&](uint64_t id) { return leases_.at(id).epoch > stored.epoch; });
+    waiting_.insert(later, stored.id);
     LOG(INFO) << "Lease " << Hex(stored.id) << " asked for by " << request.owner() << ": " << request.slices_size()
               << " slices";
   }
@@ -89,9 +102,24 @@ bool ManagerState::TakeOver(StreamId stream, const LeaseRequest& request) {
 
 // ---- A lease of a former manager ---------------------------------------------------------------------------------
 
+bool ManagerState::IsRemembered(const Placement& held) const {
+  const auto it = remembered_.find(held.lease());
+  return it != remembered_.end() && it->second.token() == held.token();
+}
+
+// Is there a lease of before, asked for earlier than this one, that waited then and whose proxy may still come?
+bool ManagerState::EarlierMayComeBack(const Lease& lease) const {
+  return std::any_of(remembered_.begin(), remembered_.end(), [&](const auto& entry) {
+    const bool placed =
+        std::any_of(slices_.begin(), slices_.end(), [&](const auto& slice) { return slice->orphan == entry.first; });
+    return !placed && entry.second.epoch() < lease.epoch;
+  });
+}
+
 bool ManagerState::CanResume(const Placement& held) {
   if (held.lease() == 0 || held.slices().empty() || held.token().size() != kTokenBytes || !Resuming()) return false;
   if (leases_.contains(held.lease())) return false;
+  if (remembered_.contains(held.lease()) && !IsRemembered(held)) return false;
   const SliceType& expected = options_.expected_type;
   std::set<std::string> names;
   int added = 0;
@@ -141,7 +169,7 @@ void ManagerState::PlaceWaiting() {
   std::vector<uint64_t> still;
   for (uint64_t id : waiting_) {
     Lease& lease = leases_.at(id);
-    if (Place(lease, &kept)) continue;
+    if (!EarlierMayComeBack(lease) && Place(lease, &kept)) continue;
     std::string why = WhyWaiting(lease, static_cast<int>(still.size()));
     if (why != lease.waiting_for) lease.dirty = true;
     lease.waiting_for = std::move(why);
@@ -151,14 +179,18 @@ void ManagerState::PlaceWaiting() {
 }
 
 // Binds all slices or none. When the lease could be met later, the free slices that it could use are `kept` for it.
+// By name, so that the virtual slices of a first lease are those of the same number, whoever came first.
 bool ManagerState::Place(Lease& lease, std::set<const Slice*>* kept) {
+  std::vector<Slice*> named;
+  for (auto& slice : slices_) named.push_back(slice.get());
+  std::sort(named.begin(), named.end(), [](const Slice* a, const Slice* b) { return NameBefore(a->name, b->name); });
   std::vector<Slice*> found;
   std::set<const Slice*> used = *kept;
   for (const SliceType& type : lease.request.slices()) {
-    for (auto& slice : slices_) {
+    for (Slice* slice : named) {
       if (slice->lease != 0 || slice->orphan != 0 || !SameSliceType(slice->type, type) || !Ready(*slice)) continue;
-      if (!used.insert(slice.get()).second) continue;
-      found.push_back(slice.get());
+      if (!used.insert(slice).second) continue;
+      found.push_back(slice);
       break;
     }
   }

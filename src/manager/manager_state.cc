@@ -19,9 +19,11 @@ ManagerState::ManagerState(Executor* executor, ManagerStateOptions options, Mana
   resume_until_ = last_check_ + limits::kManagerResumeWindow;
   resume_timer_ = executor_->After(limits::kManagerResumeWindow, [this] { EndResumeWindow(); });
   health_timer_ = executor_->After(limits::kHeartbeatPeriod, [this] { CheckHealth(); });
+  Recall();
 }
 
 ManagerState::~ManagerState() {
+  executor_->Cancel(save_timer_);
   executor_->Cancel(health_timer_);
   executor_->Cancel(resume_timer_);
 }
@@ -168,6 +170,7 @@ void ManagerState::CheckHealth() {
 }
 
 void ManagerState::EndResumeWindow() {
+  remembered_.clear();
   for (auto& slice : slices_) {
     if (slice->orphan == 0) continue;
     LOG(INFO) << "The proxy of lease " << Hex(slice->orphan) << " on " << slice->name
@@ -209,6 +212,7 @@ void ManagerState::Settle() {
     const int expected = std::max(options_.expected_slices, static_cast<int>(slices_.size()));
     LOG(INFO) << "*** " << ready << "/" << expected << " Pathways Slices Now Ready ***";
   }
+  SaveSoon();
 }
 
 // ---- Status ------------------------------------------------------------------------------------------------------
@@ -216,6 +220,8 @@ void ManagerState::Settle() {
 ManagerStatus ManagerState::Status() const {
   ManagerStatus status;
   status.set_expected_slices(options_.expected_slices);
+  status.set_instance(instance_);
+  status.set_starts(starts_);
   *status.mutable_expected_type() = options_.expected_type;
   for (const auto& slice : slices_) {
     SliceStatus& s = *status.add_slices();
@@ -247,6 +253,7 @@ ManagerStatus ManagerState::Status() const {
   for (const auto& [id, lease] : leases_) {
     LeaseStatus& l = *status.add_leases();
     l.set_lease(id);
+    l.set_epoch(lease.epoch);
     l.set_owner(lease.request.owner());
     *l.mutable_slices() = lease.request.slices();
     l.set_placed(!lease.slices.empty());

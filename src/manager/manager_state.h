@@ -11,8 +11,9 @@
 // cluster keeps what it could use from those behind it. A lease ends with its proxy's stream. A host of a lease that
 // was reported down never comes up again with the same engine: what the proxy gave up stays given up.
 //
-// A manager that starts anew knows nothing. For limits::kManagerResumeWindow engines that workers bring along are left
-// alone, and a proxy that asks for its old lease gets it back with them; after that they are stopped.
+// A manager that starts anew knows what is in its record, if it has one: seats, engines that were given up, leases and
+// their order. For limits::kManagerResumeWindow engines that workers bring along are left alone, and a proxy that asks
+// for its old lease gets it back with them; after that they are stopped.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,9 @@ class ManagerOutput {
 struct ManagerStateOptions {
   SliceType expected_type;  // no platform: each worker is a slice of its own, whatever it has
   int expected_slices = 1;
-  std::function<uint64_t()> random;  // never 0
+  std::function<uint64_t()> random;                // never 0
+  ManagerRecord record;                            // what the manager before it wrote down; empty: there was none
+  std::function<void(const ManagerRecord&)> save;  // after changes; null: nothing is written down
 };
 
 class ManagerState {
@@ -92,6 +95,7 @@ class ManagerState {
   };
   struct Lease {
     uint64_t id = 0;
+    uint64_t epoch = 0;  // its place among all leases of this instance
     std::string token;
     StreamId stream = 0;
     LeaseRequest request;
@@ -130,6 +134,8 @@ class ManagerState {
   bool TakeOver(StreamId stream, const LeaseRequest& request);
   bool CanResume(const Placement& held);
   void Resume(Lease& lease, const Placement& held);
+  bool IsRemembered(const Placement& held) const;
+  bool EarlierMayComeBack(const Lease& lease) const;
   void EndLease(uint64_t id, const std::string& why);
   void ForwardRestart(uint64_t lease, const RestartEngine& restart);
   void StartEngine(const Slice& slice, const Host& host, const Lease& lease);
@@ -140,6 +146,11 @@ class ManagerState {
   int Capacity(const SliceType& type) const;
   std::string WhyWaiting(const Lease& lease, int before) const;
   void SendPlacement(Lease& lease);
+
+  // The record (record.cc).
+  void Recall();
+  ManagerRecord Record() const;
+  void SaveSoon();
 
   // After every event: places leases, tells proxies what changed, logs what became ready.
   void Settle();
@@ -157,13 +168,18 @@ class ManagerState {
   ManagerOutput* output_;
   std::map<StreamId, Stream> streams_;
   std::map<std::string, Worker> workers_;
-  std::vector<std::unique_ptr<Slice>> slices_;  // in order of arrival
+  std::vector<std::unique_ptr<Slice>> slices_;  // by name, slice-2 before slice-10
   std::map<uint64_t, Lease> leases_;
-  std::vector<uint64_t> waiting_;  // in order of arrival
+  std::vector<uint64_t> waiting_;  // by epoch
+  uint64_t instance_ = 0;
+  uint64_t starts_ = 1;
+  uint64_t next_epoch_ = 1;
+  std::map<uint64_t, LeaseRecord> remembered_;  // of the manager before, until their proxies ask or the window ends
   absl::Time resume_until_;
   absl::Time last_check_;
   TimerId health_timer_ = 0;
   TimerId resume_timer_ = 0;
+  TimerId save_timer_ = 0;  // 0: all is written down
   int ready_slices_ = 0;
 };
 

@@ -22,6 +22,17 @@ class Cluster : public ManagerOutput {
  public:
   explicit Cluster(const char* type = "cpu:1x2", int slices = 2) : type_(type), slices_(slices) { Restart(); }
 
+  // The same, with the record of the one before.
+  void RestartWithRecord() {
+    record_ = saved();
+    Restart();
+  }
+  const ManagerRecord& saved() {
+    executor_.Advance(absl::ZeroDuration());
+    return saved_;
+  }
+  void set_type(const char* type) { type_ = type; }
+
   // The manager starts (anew); all its streams are gone.
   void Restart() {
     state_.reset();
@@ -29,6 +40,8 @@ class Cluster : public ManagerOutput {
     if (*type_) options.expected_type = *ParseSliceType(type_);
     options.expected_slices = slices_;
     options.random = [this] { return next_random_++; };
+    options.record = record_;
+    options.save = [this](const ManagerRecord& record) { saved_ = record; };
     state_ = std::make_unique<ManagerState>(&executor_, options, this);
     ended_.clear();
     open_.clear();
@@ -179,6 +192,7 @@ class Cluster : public ManagerOutput {
   const char* type_;
   int slices_;
   uint64_t next_random_ = 1;
+  ManagerRecord record_, saved_;
   StreamId next_stream_ = 0;
   SimExecutor executor_;
   std::map<StreamId, std::deque<ManagerToWorker>> to_worker_;
@@ -414,6 +428,17 @@ TEST(ManagerState, AStreamThatNeverSaysWhoItIsIsEnded) {
 
 // ---- Leases ------------------------------------------------------------------------------------------------------
 
+TEST(ManagerState, VirtualSlicesFollowTheNamesWhateverCameFirst) {
+  Cluster c("cpu:1x2", 11);
+  for (int number : {10, 2, 0}) {
+    WorkerHello hello = Cluster::Hello(absl::StrCat("w", number));
+    hello.set_slice(absl::StrCat("slice-", number));
+    c.Join(hello);
+  }
+  EXPECT_EQ(c.Hosts(c.Lease("cpu:1x2,cpu:1x2,cpu:1x2")),
+            "slice-0[w0 starting] slice-2[w2 starting] slice-10[w10 starting]");
+}
+
 TEST(ManagerState, ALeaseGetsAllItsSlicesOrNone) {
   Cluster c("cpu:2x2", 2);
   const StreamId proxy = c.Lease("cpu:2x2,cpu:2x2");
@@ -500,6 +525,20 @@ TEST(ManagerState, ALeaseEndsWhenItsProxyIsSilent) {
   c.Pass(absl::Seconds(2), {proxy});
   EXPECT_EQ(c.Hosts(next), "slice-0[a starting]");
   EXPECT_FALSE(c.Ended(a));
+}
+
+TEST(ManagerState, VirtualSlicesAreBoundInTheOrderOfNames) {
+  Cluster c("cpu:1x2", 3);
+  for (const char* slice : {"slice-10", "slice-2", "slice-1"}) {
+    WorkerHello hello = Cluster::Hello(absl::StrCat("of-", slice));
+    hello.set_slice(slice);
+    c.Join(hello);
+  }
+  const Placement placed = c.PlacementOf(c.Lease("cpu:1x2,cpu:1x2,cpu:1x2"));
+  ASSERT_EQ(placed.slices_size(), 3);
+  EXPECT_EQ(placed.slices(0).slice(), "slice-1");
+  EXPECT_EQ(placed.slices(1).slice(), "slice-2");
+  EXPECT_EQ(placed.slices(2).slice(), "slice-10");
 }
 
 TEST(ManagerState, AWaitingLeaseThatEndsIsForgotten) {
@@ -742,6 +781,107 @@ TEST(ManagerStateRestart, HeldPlacementsThatDoNotFitAreNotTakenOver) {
   }));
   EXPECT_FALSE(takes_over(
       [](LeaseRequest& r) { r.mutable_held()->mutable_slices(0)->mutable_type()->set_devices_per_host(3); }));
+}
+
+// ---- With the record of the one before
+
+TEST(ManagerStateRecord, TheInstanceStaysAndItsStartsAreCounted) {
+  Cluster c;
+  const uint64_t instance = c.state().Status().instance();
+  EXPECT_NE(instance, 0u);
+  EXPECT_EQ(c.state().Status().starts(), 1u);
+  c.RestartWithRecord();
+  EXPECT_EQ(c.state().Status().instance(), instance);
+  EXPECT_EQ(c.state().Status().starts(), 2u);
+}
+
+TEST(ManagerStateRecord, WorkersThatForgotTheirSeatsGetThemBack) {
+  Cluster c("cpu:2x2", 1);
+  c.Join("a");
+  c.Join("b");
+  c.RestartWithRecord();
+  EXPECT_EQ(c.SeatOf(c.Join("b")).host(), 1);  // a process that was started anew brings no last seat
+  EXPECT_EQ(c.SeatOf(c.Join("a")).host(), 0);
+}
+
+TEST(ManagerStateRecord, ASliceWaitsForItsLeaseAlsoWhenItsWorkerHasNoEngine) {
+  Cluster c("cpu:1x2", 1);
+  c.Join("a");
+  const Placement held = c.PlacementOf(c.Lease("cpu:1x2"));
+  c.RestartWithRecord();
+  const StreamId other = c.Lease("cpu:1x2");
+  c.Join("a");
+  EXPECT_EQ(c.Hosts(other), "");
+  LeaseRequest request = Cluster::Wants("cpu:1x2");
+  *request.mutable_held() = held;
+  request.mutable_held()->set_token("0123456789abcdef");
+  EXPECT_NE(c.PlacementOf(c.Lease(request)).lease(), held.lease());  // not its proxy
+  *request.mutable_held() = held;
+  const StreamId proxy = c.Lease(request);
+  EXPECT_EQ(c.PlacementOf(proxy).lease(), held.lease());
+  EXPECT_THAT(c.Hosts(proxy), HasSubstr("slice-0[a "));
+}
+
+TEST(ManagerStateRecord, WaitingLeasesKeepTheirOrder) {
+  Cluster c("cpu:1x2", 1);
+  const Placement first = c.PlacementOf(c.Lease("cpu:1x2"));
+  const Placement second = c.PlacementOf(c.Lease("cpu:1x2"));
+  c.RestartWithRecord();
+  c.Join("a");
+  LeaseRequest request = Cluster::Wants("cpu:1x2");
+  *request.mutable_held() = second;
+  const StreamId later = c.Lease(request);
+  EXPECT_EQ(c.Hosts(later), "");
+  *request.mutable_held() = first;
+  const StreamId earlier = c.Lease(request);
+  EXPECT_EQ(c.Hosts(earlier), "slice-0[a starting]");
+  EXPECT_EQ(c.PlacementOf(earlier).lease(), first.lease());
+  EXPECT_EQ(c.PlacementOf(later).lease(), second.lease());
+  c.Lease("cpu:1x2");
+  std::vector<uint64_t> epochs;
+  const ManagerStatus status = c.state().Status();
+  for (const LeaseStatus& lease : status.leases()) epochs.push_back(lease.epoch());
+  EXPECT_THAT(epochs, testing::UnorderedElementsAre(1, 2, 3));
+}
+
+TEST(ManagerStateRecord, WhoeverDoesNotComeBackHoldsUpNobodyForLong) {
+  Cluster c("cpu:1x2", 1);
+  c.Lease("cpu:1x2");
+  c.RestartWithRecord();
+  c.Join("a");
+  const StreamId next = c.Lease("cpu:1x2");
+  EXPECT_EQ(c.Hosts(next), "");
+  c.Pass(limits::kManagerResumeWindow + absl::Seconds(1));
+  EXPECT_EQ(c.Hosts(next), "slice-0[a starting]");
+  EXPECT_EQ(c.saved().leases_size(), 1);
+}
+
+TEST(ManagerStateRecord, AnEngineThatWasGivenUpStaysGivenUp) {
+  Cluster c("cpu:1x2", 1);
+  const StreamId a = c.Join("a");
+  const StreamId proxy = c.Lease("cpu:1x2");
+  const uint64_t lease = c.PlacementOf(proxy).lease();
+  c.EngineUp(a, lease, 7);
+  c.Close(a, "the network");
+  LeaseRequest request = Cluster::Wants("cpu:1x2");
+  *request.mutable_held() = c.PlacementOf(proxy);
+  c.RestartWithRecord();
+  WorkerHello hello = Cluster::Hello("a");
+  *hello.add_engines() = Cluster::Engine(lease, 7);
+  const StreamId again = c.Join(hello);
+  EXPECT_THAT(c.Orders(again), testing::ElementsAre(absl::StrCat("restart ", lease, " #7")));
+  const StreamId back = c.Lease(request);
+  EXPECT_THAT(c.Hosts(back), Not(HasSubstr("up #7")));
+  c.EngineUp(again, lease, 8);
+  EXPECT_EQ(c.Hosts(back), "slice-0[a up #8]");
+}
+
+TEST(ManagerStateRecord, SlicesOfAnotherTypeAreLeftOut) {
+  Cluster c("cpu:1x2", 2);
+  c.Join("a");
+  c.set_type("cpu:2x2");
+  c.RestartWithRecord();
+  EXPECT_EQ(c.state().Status().slices_size(), 0);
 }
 
 TEST(ManagerStateRestart, AProxysNewConnectionKeepsItsLease) {

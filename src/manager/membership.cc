@@ -1,5 +1,6 @@
 // ManagerState's half about workers: who may join, which seat they get, what happens to the engines that they bring.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -196,8 +197,11 @@ absl::StatusOr<ManagerState::Slice*> ManagerState::AddSlice(const std::string& n
   slice->name = name;
   slice->type = type;
   slice->hosts.resize(type.hosts());
-  slices_.push_back(std::move(slice));
-  return slices_.back().get();
+  auto after = std::find_if(slices_.begin(), slices_.end(), [&](const std::unique_ptr<Slice>& other) {
+    return std::pair(name.size(), absl::string_view(name)) <
+           std::pair(other->name.size(), absl::string_view(other->name));
+  });
+  return slices_.insert(after, std::move(slice))->get();
 }
 
 // ---- Engines that workers bring, and losses ----------------------------------------------------------------------
@@ -207,12 +211,14 @@ void ManagerState::Reconcile(Worker& worker, const WorkerHello& hello) {
   Host& host = HostOf(worker);
   bool has_engine = false;
   for (const EngineState& engine : hello.engines()) {
-    if (slice.lease != 0 && engine.lease() == slice.lease) {
+    // Given up already: it must not come up again as it was.
+    const bool given_up =
+        engine.up() && !host.engine.up() && engine.endpoint().incarnation() == host.engine.endpoint().incarnation();
+    if ((slice.lease != 0 && engine.lease() == slice.lease) || (given_up && engine.lease() == slice.orphan)) {
       has_engine = true;
-      // Given up already: it must not come up again as it was.
-      if (engine.up() && !host.engine.up() && engine.endpoint().incarnation() == host.engine.endpoint().incarnation()) {
+      if (given_up) {
         ManagerToWorker message;
-        message.mutable_restart()->set_lease(slice.lease);
+        message.mutable_restart()->set_lease(engine.lease());
         message.mutable_restart()->set_incarnation(engine.endpoint().incarnation());
         message.mutable_restart()->set_reason("its worker was lost for a while");
         output_->ToWorker(worker.stream, message);

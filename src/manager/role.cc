@@ -24,7 +24,8 @@ int RunManagerRole(const ManagerOptions& options) {
     LOG(ERROR) << "The manager can't start: --instance_count=" << options.instance_count << ", at least 1 is wanted";
     return 1;
   }
-  auto server = ManagerServer::Start(options.bind_address, options.server_port, type, options.instance_count);
+  auto server =
+      ManagerServer::Start(options.bind_address, options.server_port, type, options.instance_count, options.state_dir);
   if (!server.ok()) {
     LOG(ERROR) << "The manager can't start: " << server.status().message();
     return 1;

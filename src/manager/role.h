@@ -11,6 +11,7 @@ struct ManagerOptions {
   std::string bind_address = "[::]";  // every address; "127.0.0.1" for this machine alone
   int instance_count = 1;             // slices
   std::string instance_type;          // "cpu:1x2"; empty: each worker is a slice of its own
+  std::string state_dir;              // where it writes down what its successor must know; empty: nowhere
   std::vector<std::string> argv;      // for the log
 };
 

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "manager/manager_state.h"
+#include "manager/store.h"
 #include "manager/streams.h"
 
 namespace parkway::manager {
@@ -35,11 +36,19 @@ class RefusedStream : public grpc::ServerBidiReactor<In, Out> {
 
 class ManagerServer::Impl : public Manager::CallbackService, public ManagerOutput {
  public:
-  Impl(const SliceType& type, int slices) : executor_(MakeSerialExecutor()) {
+  Impl(const SliceType& type, int slices, std::unique_ptr<Store> store)
+      : executor_(MakeSerialExecutor()), store_(std::move(store)) {
     ManagerStateOptions options;
     options.expected_type = type;
     options.expected_slices = slices;
     options.random = RandomUint64;
+    if (store_ != nullptr) {
+      options.record = store_->record();
+      options.save = [this](const ManagerRecord& record) {
+        const absl::Status saved = store_->Save(record);
+        if (!saved.ok()) LOG(ERROR) << "A manager that starts anew will not know the latest: " << saved.message();
+      };
+    }
     state_ = std::make_unique<ManagerState>(executor_.get(), std::move(options), this);
   }
 
@@ -138,6 +147,7 @@ class ManagerServer::Impl : public Manager::CallbackService, public ManagerOutpu
   }
 
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Store> store_;  // touched by the executor's tasks alone
   std::unique_ptr<ManagerState> state_;
   std::mutex mutex_;  // guards the streams' maps, not the state
   std::map<StreamId, WorkerStream*> workers_;
@@ -150,8 +160,13 @@ ManagerServer::ManagerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ManagerServer::~ManagerServer() = default;
 
 absl::StatusOr<std::unique_ptr<ManagerServer>> ManagerServer::Start(const std::string& host, int port,
-                                                                    const SliceType& type, int slices) {
-  auto impl = std::make_unique<Impl>(type, slices);
+                                                                    const SliceType& type, int slices,
+                                                                    const std::string& state_dir) {
+  std::unique_ptr<Store> store;
+  if (!state_dir.empty()) {
+    PARKWAY_ASSIGN_OR_RETURN(store, Store::Open(state_dir));
+  }
+  auto impl = std::make_unique<Impl>(type, slices, std::move(store));
   PARKWAY_RETURN_IF_ERROR(impl->Listen(host, port));
   return std::unique_ptr<ManagerServer>(new ManagerServer(std::move(impl)));
 }

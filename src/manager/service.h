@@ -15,9 +15,10 @@ namespace parkway::manager {
 
 class ManagerServer {
  public:
-  // `type` without a platform: any. UNAVAILABLE when the port can't be had.
+  // `type` without a platform: any. `state_dir`: where it writes down what its successor must know (manager/store.h);
+  // empty: nowhere. UNAVAILABLE when the port or the directory can't be had.
   static absl::StatusOr<std::unique_ptr<ManagerServer>> Start(const std::string& host, int port, const SliceType& type,
-                                                              int slices);
+                                                              int slices, const std::string& state_dir = "");
   ~ManagerServer();  // ends all streams
   ManagerServer(const ManagerServer&) = delete;
 

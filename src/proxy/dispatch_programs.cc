@@ -9,6 +9,7 @@
 #include "ifrt/type_wire.h"
 #include "proto/ifrt/program.pb.h"
 #include "proxy/dispatcher.h"
+#include "proxy/plugin_program.h"
 #include "proxy/wire_status.h"
 
 namespace parkway::proxy {
@@ -21,10 +22,6 @@ namespace {
 absl::Status WhyNotXla(const std::string& type_name) {
   if (type_name == "xla::ifrt::CustomCallProgram") {
     return absl::UnimplementedError("colocated Python (jax.experimental.colocated_python) is not part of Parkway yet");
-  }
-  if (type_name == "xla::ifrt::PluginProgram") {
-    return absl::UnimplementedError(
-        "plugin programs (profiling, persistence and reshard of pathwaysutils) are not part of Parkway yet");
   }
   if (type_name == "xla::ifrt::IfrtIRProgram") {
     return absl::UnimplementedError("Parkway runs no MPMD programs (IFRT IR): compile one program for each mesh");
@@ -80,6 +77,18 @@ void FillLayouts(const google::protobuf::RepeatedPtrField<std::string>& texts, L
   }
   auto* out = list();
   for (const ifrt::Layout& layout : layouts) ifrt::EncodeXlaLayout(layout, out->add_layouts());
+}
+
+void FillCompiled(const runtime::CompileReply& compiled, wire::CompileResponse* response) {
+  response->set_loaded_executable_handle(compiled.executable);
+  response->set_ready_future_handle(compiled.ready_future);
+  response->set_name(compiled.program->name());
+  response->set_num_devices(static_cast<int>(compiled.devices.size()));
+  for (int id : compiled.devices) {
+    response->add_device_ids(id);
+    response->add_addressable_device_ids(id);
+  }
+  if (!compiled.program->fingerprint().empty()) response->set_fingerprint_value(compiled.program->fingerprint());
 }
 
 // Never in the named form: a client that gets it aborts.
@@ -170,6 +179,10 @@ bool Dispatcher::HandlePrograms(const Request& request) {
 }
 
 void Dispatcher::Compile(const wire::CompileRequest& request, Reply reply) {
+  if (request.program().type_name() == "xla::ifrt::PluginProgram") {
+    absl::Status status = CompilePlugin(request.program().data(), reply.message()->mutable_compile_response());
+    return status.ok() ? reply.Ok() : reply.Fail(status);
+  }
   auto decode = [&]() -> absl::StatusOr<runtime::CompileRequest> {
     if (request.program().type_name() != "xla::ifrt::XlaProgram") return WhyNotXla(request.program().type_name());
     if (!request.host_callbacks().empty()) {
@@ -198,19 +211,22 @@ void Dispatcher::Compile(const wire::CompileRequest& request, Reply reply) {
   if (!compile.ok()) return reply.Fail(compile.status());
   auto done = [reply = std::move(reply)](absl::StatusOr<runtime::CompileReply> compiled) mutable {
     if (!compiled.ok()) return reply.Fail(compiled.status());
-    wire::CompileResponse* response = reply.message()->mutable_compile_response();
-    response->set_loaded_executable_handle(compiled->executable);
-    response->set_ready_future_handle(compiled->ready_future);
-    response->set_name(compiled->program->name());
-    response->set_num_devices(static_cast<int>(compiled->devices.size()));
-    for (int id : compiled->devices) {
-      response->add_device_ids(id);
-      response->add_addressable_device_ids(id);
-    }
-    response->set_fingerprint_value(compiled->program->fingerprint());
+    FillCompiled(*compiled, reply.message()->mutable_compile_response());
     reply.Ok();
   };
   options_.session->Compile(*std::move(compile), std::move(done));
+}
+
+absl::Status Dispatcher::CompilePlugin(const std::string& program, wire::CompileResponse* response) {
+  PARKWAY_ASSIGN_OR_RETURN(runtime::ReshardRequest request, DecodePluginProgram(program));
+  for (const auto* side : {&request.inputs, &request.outputs}) {
+    for (const ifrt::ShardingPtr& sharding : *side) {
+      PARKWAY_RETURN_IF_ERROR(Annotate(CheckPlace(*sharding), "Bad PluginProgram: reshardRequest"));
+    }
+  }
+  PARKWAY_ASSIGN_OR_RETURN(runtime::CompileReply compiled, options_.session->CompileReshard(std::move(request)));
+  FillCompiled(compiled, response);
+  return absl::OkStatus();
 }
 
 void Dispatcher::Execute(const wire::LoadedExecutableExecuteRequest& request, Reply reply) {

@@ -75,6 +75,7 @@ class Dispatcher {
 
   // ---- dispatch_programs.cc
   void Compile(const xla::ifrt::proxy::CompileRequest& request, Reply reply);
+  absl::Status CompilePlugin(const std::string& program, xla::ifrt::proxy::CompileResponse* response);
   void Execute(const xla::ifrt::proxy::LoadedExecutableExecuteRequest& request, Reply reply);
   void FetchExecuteResult(const xla::ifrt::proxy::LoadedExecutableFetchExecuteResultRequest& request, Reply reply);
   void Metadata(runtime::Handle executable, Reply reply);

@@ -368,7 +368,6 @@ TEST_F(DispatcherTest, WhatIsNoXlaProgramIsRefusedInWords) {
     request.mutable_compile_request()->mutable_program()->set_type_name(type);
     return Ask(request);
   };
-  EXPECT_EQ(Code(with_type("xla::ifrt::PluginProgram")), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(Message(with_type("xla::ifrt::CustomCallProgram")), HasSubstr("colocated Python"));
   EXPECT_EQ(Code(with_type("xla::ifrt::IfrtIRProgram")), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(Code(with_type("nonsense")), absl::StatusCode::kInvalidArgument);
@@ -377,6 +376,28 @@ TEST_F(DispatcherTest, WhatIsNoXlaProgramIsRefusedInWords) {
   const wire::IfrtResponse refused = Ask(callbacks);
   EXPECT_EQ(Code(refused), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(Message(refused), HasSubstr("jax.debug.print"));
+}
+
+TEST_F(DispatcherTest, AReshardOfPathwaysutilsIsAnExecutable) {
+  auto compile = [&](const std::string& in, const std::string& out) {
+    wire::IfrtRequest request;
+    request.mutable_compile_request()->mutable_program()->set_type_name("xla::ifrt::PluginProgram");
+    request.mutable_compile_request()->mutable_program()->set_data(
+        R"(__serialized_plugin_program {"reshardRequest":{"inSharding":[{"devices":{"device_ids":[)" + in +
+        R"(]}}],"outSharding":[{"devices":{"device_ids":[)" + out + R"(]},"memory_kind":"pinned_host"}]}})");
+    return Ask(request);
+  };
+  const wire::IfrtResponse reply = compile("2,0", "1");
+  EXPECT_TRUE(awaited_);
+  ASSERT_TRUE(reply.has_compile_response()) << Message(reply);
+  EXPECT_THAT(reply.compile_response().device_ids(), ElementsAre(2, 0));
+  EXPECT_EQ(reply.compile_response().num_devices(), 2);
+  EXPECT_FALSE(reply.compile_response().has_fingerprint_value());
+  ASSERT_EQ(session_->resharded.outputs.size(), 1u);
+  EXPECT_EQ(session_->resharded.outputs[0]->memory_kind(), "pinned_host");
+  EXPECT_EQ(Code(compile("99", "1")), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(compile("0", "99")), HasSubstr("Bad PluginProgram"));
+  EXPECT_THAT(Message(compile("x", "1")), HasSubstr("Bad PluginProgram"));
 }
 
 TEST_F(DispatcherTest, DeviceAssignmentsAreChecked) {

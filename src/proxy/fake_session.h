@@ -138,6 +138,16 @@ class FakeSession : public runtime::Session {
     executables[reply.executable] = reply;
     done(reply);
   }
+  absl::StatusOr<runtime::CompileReply> CompileReshard(runtime::ReshardRequest request) override {
+    resharded = std::move(request);
+    const auto devices = resharded.inputs[0]->devices()->ids();
+    runtime::CompileReply reply{.executable = next_++,
+                                .ready_future = next_++,
+                                .program = std::make_shared<CompiledProgram>(program),
+                                .devices = {devices.begin(), devices.end()}};
+    executables[reply.executable] = reply;
+    return reply;
+  }
   absl::StatusOr<runtime::CompileReply> Executable(Handle executable) const override {
     auto it = executables.find(executable);
     if (it == executables.end()) return Unknown(executable);
@@ -171,6 +181,7 @@ class FakeSession : public runtime::Session {
   std::map<Handle, absl::Status> futures;
   std::map<Handle, runtime::CompileReply> executables;
   runtime::CompileRequest compiled;
+  runtime::ReshardRequest resharded;
   CompiledProgram program;
   absl::Status compile_error;
   std::optional<ArraySpec> output_spec;

@@ -2,10 +2,15 @@
 
 #include <glog/logging.h>
 
+#include <set>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/limits.h"
 #include "base/machine.h"
 #include "base/status.h"
@@ -24,6 +29,19 @@ std::string AddressOf(const EngineEndpoint& engine) {
 }
 
 }  // namespace
+
+std::string MissingExtensions(const std::string& here, const std::string& there) {
+  if (here.empty() || there.empty()) return "";
+  const std::set<absl::string_view> has = absl::StrSplit(there, ' ', absl::SkipWhitespace());
+  std::vector<absl::string_view> missing;
+  for (absl::string_view feature : absl::StrSplit(here, ' ', absl::SkipWhitespace())) {
+    if (has.contains(feature)) continue;
+    for (absl::string_view family : {"sse", "ssse", "avx", "fma", "f16c", "amx", "sve", "asimd"}) {
+      if (absl::StartsWith(feature, family)) missing.push_back(feature);
+    }
+  }
+  return absl::StrJoin(missing, ", ");
+}
 
 // The two links of one engine. Made again and again until both are there; once one breaks it is over. The operations'
 // link comes first: an engine takes the other only from whom it serves.
@@ -194,6 +212,11 @@ void LeaseHosts::OnHost(int host, const Placement& placement, const PlacedHost& 
           [this, host, incarnation, weak = std::weak_ptr(connection)](const EngineHello& engine) {
             LOG(INFO) << "connected with the engine of host " << host << ": " << engine.engine() << ", process "
                       << engine.pid();
+            const std::string missing = MissingExtensions(CpuFeatures(), engine.cpu_features());
+            LOG_IF(WARNING, !missing.empty())
+                << "the processor of host " << host << " has no " << missing
+                << ", for which programs are compiled on this machine and which may crash there: start the proxy with "
+                   "--xla_cpu_max_isa and what all hosts have, such as AVX2 or SSE4_2";
             EngineHello known = engine;
             known.set_incarnation(incarnation);
             options_.core->OnEngineUp(host, known, std::make_unique<Connection::CoreLink>(weak.lock()));

@@ -61,4 +61,8 @@ class LeaseHosts {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
+// Vector and matrix extensions among the processor features `here` (base/machine.h) that `there` has not: programs
+// compiled here may use them. Empty when one of the two is unknown.
+std::string MissingExtensions(const std::string& here, const std::string& there);
+
 }  // namespace parkway::proxy

@@ -226,5 +226,11 @@ TEST_F(LeaseHostsTest, APlacementOfAnotherShapeIsNoCrash) {
   EXPECT_EQ(remotes_.size(), 1);
 }
 
+TEST(MissingExtensions, NamesWhatProgramsMayUse) {
+  EXPECT_EQ(MissingExtensions(" fpu avx avx2 avx512f hypervisor", " fpu avx"), "avx2, avx512f");
+  EXPECT_EQ(MissingExtensions(" avx avx2", " avx2 avx avx512f"), "");
+  EXPECT_EQ(MissingExtensions(" avx2", ""), "");
+}
+
 }  // namespace
 }  // namespace parkway::proxy

@@ -103,6 +103,7 @@ std::string TransferDirectoryOf(const ProxyOptions& options) {
 compiler::CompilerPool::Options PoolOptions(const ProxyOptions& options) {
   compiler::CompilerPool::Options pool;
   if (!options.compiler_command.empty()) pool.argv = options.compiler_command;
+  for (const std::string& flag : options.xla_flags) pool.argv.push_back(absl::StrCat("--", flag));
   if (options.compile_memory_bytes > 0) pool.memory_bytes = options.compile_memory_bytes;
   if (options.compile_timeout_seconds > 0) pool.timeout = absl::Seconds(options.compile_timeout_seconds);
   return pool;

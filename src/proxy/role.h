@@ -20,6 +20,7 @@ struct ProxyOptions {
   std::string large_transfer_directory;  // empty: as the environment says, or none
   VersionCaps versions;
   std::vector<std::string> compiler_command;  // empty: this program's `compiler`
+  std::vector<std::string> xla_flags;         // "xla_name=value", for each program that is compiled
   int64_t compile_memory_bytes = 0;           // 0: the default
   int compile_timeout_seconds = 0;            // 0: the default
 };

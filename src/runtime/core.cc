@@ -65,7 +65,8 @@ void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
 }
 
 SessionStats SessionImpl::Stats() const {
-  return SessionStats{.arrays = arrays_.size(), .executables = programs_.size(), .bytes_held = holder_->bytes};
+  return SessionStats{
+      .arrays = arrays_.size(), .executables = programs_.size() + reshards_.size(), .bytes_held = holder_->bytes};
 }
 
 // ---- The core

@@ -108,8 +108,10 @@ struct CoreFixture {
     core = Core::Create(std::move(options));
   }
 
-  void Up(int host) {
+  void Up(int host, const std::vector<ShardRef>& kept = {}) {
     EngineHello hello;
+    hello.add_arena_kinds("pinned_host");
+    for (const ShardRef& shard : kept) *hello.add_kept() = shard;
     engines[host].incarnation = ++random;
     engines[host].up = true;
     engines[host].ops.clear();

@@ -316,6 +316,60 @@ TEST_F(CoreTest, ALostHostIsDataLossNamingSliceAndReasonForWhatLayThere) {
   EXPECT_EQ(WaitFor({4}), absl::OkStatus());
 }
 
+ShardRef Kept(uint64_t array, int device) {
+  ShardRef shard;
+  shard.set_array(array);
+  shard.set_device(device);
+  return shard;
+}
+
+TEST_F(CoreTest, WhatLiesInHostMemoryOutlivesItsEngine) {
+  Start({{"cpu", 1, 2}});
+  for (Handle handle = 1; handle <= 4; ++handle) {
+    ArraySpec spec = On(0, {8});
+    if (handle != 2) spec.sharding = *ifrt::Sharding::SingleDevice(0, "pinned_host");
+    ASSERT_TRUE(session->MakeArrayFromHostBuffer(handle, spec, Ready(Floats(8)), {}).ok());
+  }
+  Run();
+  std::vector<uint64_t> ids;
+  for (const Op* op : engine(0).Of(Op::kPut)) ids.push_back(op->put().array());
+  fixture->DoneAll(0);
+  fixture->Down(0, "killed by signal 9", /*returns=*/true);
+  EXPECT_EQ(WaitFor({1}), absl::OkStatus());
+  EXPECT_EQ(WaitFor({2})->code(), absl::StatusCode::kDataLoss);
+  ASSERT_TRUE(session->Delete(std::vector<Handle>{4}).ok());
+  Run();
+  // Array 3 was not found; a shard that nobody knows, and one of an array that was deleted meanwhile, were.
+  fixture->Up(0, {Kept(ids[0], 0), Kept(999999, 1), Kept(ids[3], 0)});
+  EXPECT_EQ(WaitFor({1}), absl::OkStatus());
+  EXPECT_EQ(WaitFor({3})->code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(WaitFor({3})->message(), HasSubstr("signal 9"));
+  ASSERT_EQ(engine(0).Of(Op::kDelete).size(), 1u);
+  const Delete& freed = engine(0).Of(Op::kDelete)[0]->delete_();
+  ASSERT_EQ(freed.shards_size(), 2);
+  EXPECT_EQ(freed.shards(0).array(), ids[3]);
+  EXPECT_EQ(freed.shards(1).array(), 999999u);
+  session->Read(1, [](const absl::StatusOr<Bytes>&) {});
+  Run();
+  ASSERT_EQ(engine(0).Of(Op::kRead).size(), 1u);
+  EXPECT_EQ(engine(0).Of(Op::kRead)[0]->read().shard().array(), ids[0]);
+}
+
+TEST_F(CoreTest, HostMemoryIsLostWithItsWorker) {
+  Start({{"cpu", 1, 1}});
+  ArraySpec spec = On(0, {8});
+  spec.sharding = *ifrt::Sharding::SingleDevice(0, "pinned_host");
+  ASSERT_TRUE(session->MakeArrayFromHostBuffer(1, spec, Ready(Floats(8)), {}).ok());
+  ASSERT_TRUE(session->MakeArrayFromHostBuffer(2, spec, Ready(Floats(8)), {}).ok());
+  Run();
+  fixture->DoneAll(0);
+  fixture->Down(0, "killed by signal 9", /*returns=*/true);
+  EXPECT_EQ(WaitFor({1}), absl::OkStatus());
+  fixture->Down(0, "its worker is gone");
+  EXPECT_EQ(WaitFor({1})->code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(WaitFor({2})->message(), HasSubstr("its worker is gone"));
+}
+
 TEST_F(CoreTest, APeersComplaintWaitsForTheCause) {
   Start({{"cpu", 1, 1}, {"cpu", 1, 1}});
   ArraySpec spec = Tiled({0, 1}, {8});

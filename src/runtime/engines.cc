@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -50,13 +51,16 @@ void Engines::Up(int host, const EngineHello& hello, std::unique_ptr<EngineLink>
   }
   if (entry.timer != 0) options_.executor->Cancel(entry.timer);
   entry.timer = 0;
+  const absl::Status loss = LossOf(host);
   entry.state = HostState::kUp;
   entry.incarnation = hello.incarnation();
   entry.hello = hello;
   limited_ = std::any_of(hosts_.begin(), hosts_.end(), [](const HostEntry& h) { return h.hello.memory_bytes() > 0; });
+  entry.hello.clear_kept();
   entry.link = std::move(link);
   entry.paused = false;
   entry.cause = absl::OkStatus();
+  JudgeKept(host, std::vector<ShardRef>(hello.kept().begin(), hello.kept().end()), loss);
   hooks_.up(host);
   RunAgain(host);
   hooks_.changed();
@@ -81,7 +85,7 @@ void Engines::Down(int host, uint64_t incarnation, const absl::Status& cause, bo
       hooks_.changed();
     });
   }
-  if (was_up) FailHost(host, cause);
+  if (was_up) FailHost(host, cause, returns);
   if (!returns) LoseHost(host);
   hooks_.changed();
 }
@@ -143,7 +147,35 @@ void Engines::BlameForCrash(int host, const absl::Status& cause) {
   }
 }
 
-void Engines::FailHost(int host, const absl::Status& cause) {
+bool Engines::Outlives(const Buffers& buffers, int host) const {
+  const ifrt::MemoryKind& kind = buffers.spec().sharding->memory_kind();
+  const auto& kinds = hosts_[host].hello.arena_kinds();
+  return kind.has_value() && buffers.on_engines && !buffers.donated && buffers.settled() &&
+         std::find(kinds.begin(), kinds.end(), *kind) != kinds.end();
+}
+
+void Engines::JudgeKept(int host, absl::Span<const ShardRef> kept, const absl::Status& loss) {
+  absl::btree_set<std::pair<uint64_t, int>> unclaimed;
+  for (const ShardRef& shard : kept) unclaimed.emplace(shard.array(), shard.device());
+  for (auto& [id, buffers] : buffers_) {
+    if (!Outlives(*buffers, host)) continue;
+    for (int device : topology_.hosts()[host].devices) {
+      if (!buffers->devices()->Contains(device) || !buffers->ShardError(device).ok()) continue;
+      if (buffers->wholes == 0 && !buffers->refs_by_device.contains(device)) continue;
+      if (unclaimed.erase({id, device}) > 0) continue;
+      buffers->Fail(device, loss);
+      Discharge(*buffers, device);
+    }
+  }
+  for (const auto& [array, device] : unclaimed) {
+    ShardRef* shard = deletes_[host].add_shards();
+    shard->set_array(array);
+    shard->set_device(device);
+  }
+  if (!unclaimed.empty()) FlushDeletes();
+}
+
+void Engines::FailHost(int host, const absl::Status& cause, bool returns) {
   if (IsCrash(cause)) BlameForCrash(host, cause);
   absl::Status loss = LossOf(host);
   if (hosts_[host].paused) {  // our own doing: nobody's slice was lost
@@ -153,7 +185,7 @@ void Engines::FailHost(int host, const absl::Status& cause) {
   absl::flat_hash_set<uint64_t> made_again;
   if (hosts_[host].paused) made_again = KeepForNextEngine(host);
   for (auto& [id, buffers] : buffers_) {
-    if (!buffers->on_engines || made_again.contains(id)) continue;
+    if (!buffers->on_engines || made_again.contains(id) || (returns && Outlives(*buffers, host))) continue;
     for (int device : topology_.hosts()[host].devices) {
       if (!buffers->devices()->Contains(device) || hooks_.spared(*buffers, device)) continue;
       buffers->Fail(device, loss);
@@ -200,7 +232,7 @@ bool Engines::CanRunAgain(const InFlight& entry, int host, const absl::flat_hash
     if (input == nullptr) return false;
     for (int device : topology_.hosts()[host].devices) {
       if (!input->devices()->Contains(device) || made_again.contains(input->id())) continue;
-      if (!hooks_.spared(*input, device)) return false;
+      if (!hooks_.spared(*input, device) && !Outlives(*input, host)) return false;
     }
   }
   return true;
@@ -217,7 +249,8 @@ absl::flat_hash_set<uint64_t> Engines::KeepForNextEngine(int host) {
     if (pending.host != host || pending.again == nullptr) continue;
     const std::shared_ptr<const Buffers> buffers = pending.buffers.lock();
     if (buffers == nullptr) continue;
-    if (made_again.contains(buffers->id()) || hooks_.spared(*buffers, pending.device)) kept_reads_.insert(read);
+    if (made_again.contains(buffers->id()) || hooks_.spared(*buffers, pending.device) || Outlives(*buffers, host))
+      kept_reads_.insert(read);
   }
   return made_again;
 }

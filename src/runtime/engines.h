@@ -87,6 +87,8 @@ class Engines : public BuffersOwner {
   void Pause(int host) { hosts_[host].paused = true; }
   uint64_t incarnation(int host) const { return hosts_[host].incarnation; }
   const EngineHello& hello(int host) const { return hosts_[host].hello; }
+  // Are that array's shards there kept by the host's worker, so that they outlive its engine?
+  bool Outlives(const Buffers& buffers, int host) const;
   // Why work for a lost host fails: DATA_LOSS naming slice, host and reason.
   absl::Status LossOf(int host) const;
   // The hosts of some devices, each once, ascending.
@@ -161,7 +163,10 @@ class Engines : public BuffersOwner {
   void FailOutputs(const InFlight& entry, int host, const absl::Status& status, const Failure* failure);
   void HoldForCause(uint64_t seq, int host, absl::Status complaint, const Failure& failure);
   void Finish(InFlight entry);
-  void FailHost(int host, const absl::Status& cause);
+  void FailHost(int host, const absl::Status& cause, bool returns);
+  // Of the arrays whose shards on that host outlived its engine, those not in `kept` are lost; what nobody refers to
+  // any more is freed.
+  void JudgeKept(int host, absl::Span<const ShardRef> kept, const absl::Status& loss);
   void BlameForCrash(int host, const absl::Status& cause);
   void OnRead(int host, const ReadResult& result);
   void MarkMade(const InFlight& entry);

@@ -48,6 +48,7 @@ void Eviction::CopyOut(uint64_t session, int host) {
   std::vector<std::pair<BuffersRef, int>> wanted;
   core_->engines->ForEachBuffers([&](Buffers& buffers) {
     if (buffers.session() == session || !buffers.on_engines || buffers.donated || !buffers.settled()) return;
+    if (core_->engines->Outlives(buffers, host)) return;
     for (int device : core_->options.topology.hosts()[host].devices) {
       if (!buffers.devices()->Contains(device) || !buffers.ShardError(device).ok()) continue;
       if (buffers.wholes == 0 && !buffers.refs_by_device.contains(device)) continue;

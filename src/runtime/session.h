@@ -54,6 +54,11 @@ struct CompileRequest {
   std::string compile_options;  // serialized xla.CompileOptionsProto
   std::vector<int> devices;     // device ids, replica-major, as in the device assignment
 };
+// Arrays to other shardings. Each input has its own devices, but as many as the others.
+struct ReshardRequest {
+  bool donate = false;
+  std::vector<ifrt::ShardingPtr> inputs, outputs;  // one for each array
+};
 struct CompileReply {
   Handle executable = 0;
   Handle ready_future = 0;
@@ -125,6 +130,9 @@ class Session {
 
   // ---- Programs
   virtual void Compile(CompileRequest request, absl::AnyInvocable<void(absl::StatusOr<CompileReply>)> done) = 0;
+  // A reshard as an executable: it takes arrays of any type that lie as the inputs say, and gives them as the outputs
+  // say. The types of its first execution are those of all later ones, since clients take them for the later results'.
+  virtual absl::StatusOr<CompileReply> CompileReshard(ReshardRequest request) = 0;
   virtual absl::StatusOr<CompileReply> Executable(Handle executable) const = 0;
   // An error means that nothing was made: the caller's first call raises it. With `results` given, error arrays stand
   // there.

@@ -59,6 +59,7 @@ class SessionImpl : public Session {
   absl::StatusOr<ArraySpec> Describe(Handle array) const override;
   void CheckFuture(Handle future, StatusCallback done) override;
   void Compile(CompileRequest request, absl::AnyInvocable<void(absl::StatusOr<CompileReply>)> done) override;
+  absl::StatusOr<CompileReply> CompileReshard(ReshardRequest request) override;
   absl::StatusOr<CompileReply> Executable(Handle executable) const override;
   absl::StatusOr<ExecuteReply> Execute(const ExecuteRequest& request) override;
   absl::Status DestructExecutable(Handle executable) override;
@@ -89,6 +90,14 @@ class SessionImpl : public Session {
     SessionImpl* session_;
     std::shared_ptr<bool> alive_;
     int64_t bytes_;
+  };
+
+  // An executable that the core itself runs.
+  struct ReshardProgram {
+    ReshardRequest request;
+    std::shared_ptr<const CompiledProgram> described;  // what a client may ask of any executable
+    std::vector<ifrt::ShardingPtr> accepted;           // by argument: the last one that was found to fit
+    std::vector<ArraySpec> outputs;                    // of the first execution; empty before it
   };
 
   // A plan to move bytes between shards (session_moves.cc).
@@ -129,6 +138,7 @@ class SessionImpl : public Session {
   void IssueMove(Move& move, const BuffersRef& buffers, const std::string& what, Issued issued);
   // Tells the shard's host to offer a box of it, which has `bytes` bytes; the way to them.
   Transfer ExportBox(const Shard& shard, const ifrt::Region& box, int64_t bytes);
+  absl::StatusOr<ArrayRecord> ReshardOne(const ArrayRecord& input, const ArraySpec& spec);
   absl::Status CopyOne(Handle array, Handle result, const ifrt::DeviceListPtr& devices,
                        const std::optional<std::string>& memory_kind);
   absl::Status CopyStrings(const ArrayRecord& input, Handle result, const ArraySpec& spec);
@@ -145,6 +155,11 @@ class SessionImpl : public Session {
   absl::Status CheckLaunch(Program& program, absl::Span<const ArrayRecord> arguments, const std::vector<int>& donated,
                            const std::vector<BuffersRef>& outputs) const;
 
+  // session_reshard.cc
+  absl::StatusOr<ArrayRecord> ReshardArgument(ReshardProgram& program, int index, Handle array);
+  absl::StatusOr<std::vector<ArrayRecord>> ReshardAll(ReshardProgram& program, const ExecuteRequest& request);
+  absl::StatusOr<ExecuteReply> ExecuteReshard(ReshardProgram& program, const ExecuteRequest& request);
+
   CoreState* core_;
   const uint64_t id_;
   const std::string name_;
@@ -154,6 +169,7 @@ class SessionImpl : public Session {
   absl::flat_hash_map<Handle, FutureRef> futures_;
   absl::flat_hash_map<std::string, MadeBy> made_by_;  // the operations there are
   absl::flat_hash_map<Handle, std::shared_ptr<Program>> programs_;
+  absl::flat_hash_map<Handle, std::unique_ptr<ReshardProgram>> reshards_;
   absl::flat_hash_set<uint64_t> compiles_;  // jobs that run
   std::vector<absl::AnyInvocable<void()>> on_credit_;
   Handle next_handle_ = Handle{1} << 48;

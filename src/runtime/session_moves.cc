@@ -298,24 +298,24 @@ absl::Status SessionImpl::CopyStrings(const ArrayRecord& input, Handle result, c
 
 absl::Status SessionImpl::Reshard(absl::Span<const Handle> arrays, absl::Span<const Handle> results,
                                   std::vector<ArraySpec> specs, CopySemantics semantics) {
-  return MoveAll(
-      arrays, results, specs, semantics, "resharding",
-      [this](const ArrayRecord& input, const ArraySpec& spec) -> absl::StatusOr<ArrayRecord> {
-        if (input.spec.dtype != spec.dtype || !(input.spec.shape == spec.shape)) {
-          return absl::InvalidArgumentError(absl::StrCat("resharding ", DescribeSpec(input.spec), " to ",
-                                                         DescribeSpec(spec), ": type and shape must stay"));
-        }
-        if (SameMemory(*input.spec.sharding, *spec.sharding) &&
-            input.spec.sharding->devices() == spec.sharding->devices() &&
-            input.spec.sharding->Equivalent(*spec.sharding, spec.shape)) {
-          ArrayRecord same = input;
-          same.spec = spec;
-          return same;
-        }
-        PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec, "reshard"));
-        PARKWAY_RETURN_IF_ERROR(SubmitMove(input, spec, output, false, false, "reshard of " + DescribeSpec(spec)));
-        return output;
-      });
+  return MoveAll(arrays, results, specs, semantics, "resharding",
+                 [this](const ArrayRecord& input, const ArraySpec& spec) { return ReshardOne(input, spec); });
+}
+
+absl::StatusOr<ArrayRecord> SessionImpl::ReshardOne(const ArrayRecord& input, const ArraySpec& spec) {
+  if (input.spec.dtype != spec.dtype || !(input.spec.shape == spec.shape)) {
+    return absl::InvalidArgumentError(absl::StrCat("resharding ", DescribeSpec(input.spec), " to ", DescribeSpec(spec),
+                                                   ": type and shape must stay"));
+  }
+  if (SameMemory(*input.spec.sharding, *spec.sharding) && input.spec.sharding->devices() == spec.sharding->devices() &&
+      input.spec.sharding->Equivalent(*spec.sharding, spec.shape)) {
+    ArrayRecord same = input;
+    same.spec = spec;
+    return same;
+  }
+  PARKWAY_ASSIGN_OR_RETURN(ArrayRecord output, NewRecord(spec, "reshard"));
+  PARKWAY_RETURN_IF_ERROR(SubmitMove(input, spec, output, false, false, "reshard of " + DescribeSpec(spec)));
+  return output;
 }
 
 absl::Status SessionImpl::Bitcast(absl::Span<const Handle> arrays, absl::Span<const Handle> results,

@@ -62,6 +62,10 @@ void SessionImpl::Compile(CompileRequest request, absl::AnyInvocable<void(absl::
 }
 
 absl::StatusOr<CompileReply> SessionImpl::Executable(Handle executable) const {
+  if (auto reshard = reshards_.find(executable); reshard != reshards_.end()) {
+    const auto devices = reshard->second->request.inputs[0]->devices()->ids();
+    return CompileReply{executable, 0, reshard->second->described, {devices.begin(), devices.end()}};
+  }
   auto it = programs_.find(executable);
   if (it == programs_.end()) {
     return absl::InvalidArgumentError(
@@ -73,6 +77,7 @@ absl::StatusOr<CompileReply> SessionImpl::Executable(Handle executable) const {
 }
 
 absl::Status SessionImpl::DestructExecutable(Handle executable) {
+  if (reshards_.erase(executable) > 0) return absl::OkStatus();
   auto it = programs_.find(executable);
   if (it == programs_.end()) return Executable(executable).status();
   programs_.erase(it);  // queued launches still hold it; the last one unloads it
@@ -139,6 +144,9 @@ absl::Status SessionImpl::CheckLaunch(Program& program, absl::Span<const ArrayRe
 }
 
 absl::StatusOr<ExecuteReply> SessionImpl::Execute(const ExecuteRequest& request) {
+  if (auto reshard = reshards_.find(request.executable); reshard != reshards_.end()) {
+    return ExecuteReshard(*reshard->second, request);
+  }
   auto it = programs_.find(request.executable);
   if (it == programs_.end()) return FailResults(request.results, {}, Executable(request.executable).status());
   std::shared_ptr<Program> program = it->second;

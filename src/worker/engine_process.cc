@@ -26,7 +26,7 @@ namespace {
 
 constexpr absl::Duration kReadyPoll = absl::Milliseconds(5);
 constexpr size_t kReadyLineBytes = 64 << 10;
-constexpr int kReadyFd = 3, kLivenessFd = 4;  // the child's numbers
+constexpr int kReadyFd = 3, kLivenessFd = 4, kArenaFd = 5;  // the child's numbers
 
 // How often the kernel killed something of this process's control group for lack of memory; -1: unknown.
 int64_t OutOfMemoryKills() {
@@ -121,6 +121,10 @@ class ChildEngine : public EngineProcess {
     options.argv = std::move(command.argv);
     options.env = std::move(command.env);
     options.fds = {{ready_.writer(), kReadyFd}, {liveness_.writer(), kLivenessFd}};
+    if (command.arena.get() >= 0) {
+      options.argv.push_back(absl::StrCat("--arena_fd=", kArenaFd));
+      options.fds.emplace_back(command.arena.get(), kArenaFd);
+    }
     oom_kills_ = OutOfMemoryKills();
     watch_->executor = executor_;
     watch_->engine = this;

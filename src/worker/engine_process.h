@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/descriptors.h"
 #include "base/executor.h"
 
 namespace parkway {
@@ -28,6 +29,7 @@ class EngineProcess {
   struct Command {
     std::vector<std::string> argv;  // --ready_fd is added
     std::vector<std::pair<std::string, std::string>> env;
+    Descriptor arena;  // the engine's end of a socket to the worker's arena (worker/arena.h): --arena_fd is added
   };
   struct Events {
     std::function<void(const EngineEndpoint& endpoint)> on_ready;

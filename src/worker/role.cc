@@ -16,9 +16,11 @@
 #include "base/random.h"
 #include "base/run_in_task.h"
 #include "base/shutdown.h"
+#include "base/status.h"
 #include "base/status_wire.h"
 #include "manager/streams.h"
 #include "manager/wait_log.h"
+#include "worker/arena.h"
 #include "worker/worker.h"
 
 namespace parkway::worker {
@@ -37,11 +39,13 @@ class ConnectedWorker {
         options_(options),
         socket_dir_(std::move(socket_dir)),
         give_up_(std::move(give_up)),
+        arena_(options.arena_bytes > 0 ? options.arena_bytes : AvailableMemoryBytes() / 2),
         waiting_("the manager at " + options.manager_address),
         worker_(executor, std::move(hello),
                 {.start_engine = [this](const StartEngine& start,
                                         EngineProcess::Events events) { return Launch(start, std::move(events)); },
-                 .send = [this](const WorkerMessage& message) { stream_.Send(message); }}),
+                 .send = [this](const WorkerMessage& message) { stream_.Send(message); },
+                 .lease_over = [this] { arena_.Clear(); }}),
         stream_(executor, queue, options.manager_address,
                 [](Manager::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* calls, void* tag) {
                   return stub.AsyncJoin(context, calls, tag);
@@ -151,6 +155,7 @@ class ConnectedWorker {
     if (options_.memory_bytes > 0) command.argv.push_back(absl::StrCat("--memory_bytes=", options_.memory_bytes));
     if (!socket_dir_.empty()) command.argv.push_back(absl::StrCat("--unix_dir=", socket_dir_));
     command.env = {{"PARKWAY_ENGINE_TOKEN", absl::BytesToHexString(start.token())}};
+    PARKWAY_ASSIGN_OR_RETURN(command.arena, arena_.Serve(start.lease()));
     return StartEngineProcess(executor_, std::move(command), std::move(events));
   }
 
@@ -158,6 +163,7 @@ class ConnectedWorker {
   const WorkerOptions options_;
   const std::string socket_dir_;
   std::function<void()> give_up_;
+  Arena arena_;
   manager::WaitLog waiting_;
   bool refused_ = false;
   std::function<void()> left_;

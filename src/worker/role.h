@@ -19,6 +19,7 @@ struct WorkerOptions {
   int devices = 0;                          // 0: as many as the manager's --instance_type says
   int64_t memory_bytes = 0;                 // limit of its engine for device memory, all devices together; 0: none
   std::string engine = "jaxlib";            // --engine of the engine process
+  int64_t arena_bytes = 0;                  // host memory for the arrays of one session; 0: half of what is free now
   std::vector<std::string> engine_command;  // empty: this program's `engine`
   std::vector<std::string> argv;            // for the log
 };

@@ -47,7 +47,11 @@ void Worker::OnMessage(const ManagerToWorker& message) {
       LOG(INFO) << "The engine is stopped: " << message.stop().reason();
       wanted_.reset();
       executor_->Cancel(retry_);
-      if (engine_) engine_->Stop(absl::AbortedError(absl::StrCat("stopped: ", message.stop().reason())));
+      if (engine_) {
+        engine_->Stop(absl::AbortedError(absl::StrCat("stopped: ", message.stop().reason())));
+      } else {
+        hooks_.lease_over();
+      }
       break;
     case ManagerToWorker::kRestart:
       if (!engine_ || !state_.up() || state_.endpoint().incarnation() != message.restart().incarnation()) break;
@@ -93,7 +97,7 @@ void Worker::OnExit(const absl::Status& cause) {
     std::exchange(left_, nullptr)();
     return;
   }
-  if (!wanted_) return;
+  if (!wanted_) return hooks_.lease_over();
   if (wanted_->lease() != state_.lease()) {
     Start();
     return;

@@ -25,6 +25,7 @@ class Worker {
                                                                  EngineProcess::Events events)>
         start_engine;
     std::function<void(const WorkerMessage&)> send;  // dropped while the manager is away
+    std::function<void()> lease_over;                // its engine is gone, and what outlives engines may go
   };
 
   // `hello` without engines and last seat; those are this class's to know.

@@ -46,7 +46,8 @@ class WorkerTest : public testing::Test {
                                     engine_ = engine.get();
                                     return engine;
                                   },
-                                  .send = [this](const WorkerMessage& m) { sent_.push_back(m); }});
+                                  .send = [this](const WorkerMessage& m) { sent_.push_back(m); },
+                                  .lease_over = [this] { ++leases_over_; }});
   }
   void Start(uint64_t lease) {
     ManagerToWorker message;
@@ -64,7 +65,7 @@ class WorkerTest : public testing::Test {
   SimExecutor executor_;
   FakeEngine* engine_ = nullptr;
   bool can_start_ = true;
-  int starts_ = 0;
+  int starts_ = 0, leases_over_ = 0;
   std::vector<WorkerMessage> sent_;
   std::optional<Worker> worker_;
 };

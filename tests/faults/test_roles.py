@@ -1,6 +1,7 @@
 """Roles that miss each other, or are not wanted; versions that are capped."""
 
 import signal
+import subprocess
 import time
 
 import grpc
@@ -98,3 +99,43 @@ def test_all_roles_end_when_they_are_told(by_hand):
     for name in ("proxy", "worker-0", "manager", "worker-1"):
         by_hand.processes[name].send_signal(signal.SIGTERM)
         assert by_hand.processes[name].wait(timeout=30) == 0, by_hand.log(name)
+
+
+def test_a_manager_knows_its_state_directory(by_hand, tmp_path):
+    """Killed and started anew it is the same instance, and the lease goes on."""
+    state = f"--state_dir={tmp_path / 'state'}"
+    by_hand.manager(state)
+    by_hand.worker(0)
+    by_hand.worker(1)
+    by_hand.proxy()
+    assert by_hand.finish(by_hand.start_client(WORK)) == "right False\n"
+    before = manager_status(by_hand.manager_port)
+    assert before.instance != 0 and before.starts == 1
+    by_hand.processes["manager"].kill()
+    by_hand.processes["manager"].wait()
+    by_hand.manager(state)
+    by_hand.wait_for_log("manager", "goes on as instance")
+    assert by_hand.finish(by_hand.start_client(WORK)) == "right False\n"
+    after = manager_status(by_hand.manager_port)
+    assert (after.instance, after.starts) == (before.instance, 2)
+    assert [(one.lease, one.epoch) for one in after.leases] == [(one.lease, one.epoch) for one in before.leases]
+
+
+def test_a_state_directory_has_one_manager(by_hand, tmp_path):
+    state = f"--state_dir={tmp_path / 'state'}"
+    by_hand.manager(state)
+    by_hand.wait_for_log("manager", "Pathways Server serving")
+    by_hand.manager_port = free_ports(1)[0]
+    with (tmp_path / "second.log").open("w") as log:
+        words = [by_hand.binary, "server", "--node_type=resource_manager", f"--server_port={by_hand.manager_port}", state]
+        second = subprocess.run(words, stdout=log, stderr=log, timeout=60, check=False)
+    assert second.returncode == 1
+    assert "another --state_dir" in (tmp_path / "second.log").read_text()
+
+
+def test_flags_of_xla(by_hand):
+    """What this XLA knows reaches the compilers, and what it doesn't know is said and does no harm."""
+    start_all(by_hand, f"--xla_dump_to={by_hand.directory / 'dump'}", "--xla_tpu_spmd_threshold=7")
+    assert by_hand.finish(by_hand.start_client(WORK)) == "right False\n"
+    assert "--xla_tpu_spmd_threshold=7: INVALID_ARGUMENT: No such compile option" in by_hand.log("proxy")
+    assert any((by_hand.directory / "dump").iterdir())

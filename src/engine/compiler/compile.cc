@@ -13,11 +13,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/limits.h"
 #include "base/machine.h"
 #include "base/status.h"
 #include "engine/compiler/compile.h"
 #include "engine/compiler/options.h"
+#include "glog/logging.h"
 #include "proto/ifrt/ifrt.pb.h"
 #include "proto/ifrt/xla_data.pb.h"
 #include "proto/parkway/compiler.pb.h"
@@ -272,6 +274,24 @@ absl::Status CheckJob(const CompileJob& job) {
   return absl::OkStatus();
 }
 
+// The Python half tries each flag on a small program; XLA would end the process at one of XLA_FLAGS that it doesn't
+// know.
+absl::Status SetFlags(PyObject* module, const std::vector<std::string>& xla_flags) {
+  if (xla_flags.empty()) return absl::OkStatus();
+  PyRef list(PyList_New(0));
+  for (const std::string& flag : xla_flags) {
+    PyRef text(PyUnicode_FromStringAndSize(flag.data(), static_cast<Py_ssize_t>(flag.size())));
+    if (!text || PyList_Append(list.get(), text.get()) != 0) return engine::TakePythonError();
+  }
+  PARKWAY_ASSIGN_OR_RETURN(PyRef set_flags, PythonAttribute(module, "set_flags"));
+  PARKWAY_ASSIGN_OR_RETURN(PyRef refused, CallPython(set_flags.get(), {list.get()}));
+  return ForEach(refused.get(), [](PyObject* item) -> absl::Status {
+    PARKWAY_ASSIGN_OR_RETURN(std::string why, PythonString(item));
+    LOG(WARNING) << "An XLA flag has no effect: " << why;
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 
 // References that live as long as the process.
@@ -284,20 +304,21 @@ struct ProgramCompiler::Python {
 ProgramCompiler::ProgramCompiler(std::unique_ptr<Python> python) : python_(std::move(python)) {}
 ProgramCompiler::~ProgramCompiler() = default;
 
-absl::StatusOr<std::unique_ptr<ProgramCompiler>> ProgramCompiler::Start() {
+absl::StatusOr<std::unique_ptr<ProgramCompiler>> ProgramCompiler::Start(const std::vector<std::string>& xla_flags) {
   PARKWAY_RETURN_IF_ERROR(engine::StartPython());
   Gil gil;
   PARKWAY_ASSIGN_OR_RETURN(PyRef module, ImportPython("parkway._compiler"));
   PARKWAY_ASSIGN_OR_RETURN(PyRef warm, PythonAttribute(module.get(), "warm"));
   PyRef one(PyLong_FromLong(1));
   PARKWAY_RETURN_IF_ERROR(CallPython(warm.get(), {one.get()}).status());
+  PARKWAY_RETURN_IF_ERROR(SetFlags(module.get(), xla_flags));
   PARKWAY_ASSIGN_OR_RETURN(PyRef build, PythonAttribute(module.get(), "build"));
   PARKWAY_ASSIGN_OR_RETURN(PyRef version, CallPython(build.get(), {}));
   PARKWAY_ASSIGN_OR_RETURN(PyRef read, PythonAttribute(module.get(), "read"));
   PARKWAY_ASSIGN_OR_RETURN(PyRef compile, PythonAttribute(module.get(), "compile"));
   auto python = std::make_unique<Python>();
   PARKWAY_ASSIGN_OR_RETURN(python->build, PythonString(version.get()));
-  absl::StrAppend(&python->build, "\n", CpuFeatures());
+  absl::StrAppend(&python->build, "\n", CpuFeatures(), "\n", absl::StrJoin(xla_flags, " "));
   python->read = read.release();
   python->compile = compile.release();
   return std::unique_ptr<ProgramCompiler>(new ProgramCompiler(std::move(python)));

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -18,7 +19,9 @@ namespace parkway::compiler {
 class ProgramCompiler {
  public:
   // Starts Python, imports jaxlib and makes a first client (0.2 s). FAILED_PRECONDITION says what is missing.
-  static absl::StatusOr<std::unique_ptr<ProgramCompiler>> Start();
+  // `xla_flags`: "name=value", for each program that has no value of its own for the name; what this XLA does not take
+  // is left out with a warning.
+  static absl::StatusOr<std::unique_ptr<ProgramCompiler>> Start(const std::vector<std::string>& xla_flags);
   ~ProgramCompiler();
 
   // XLA's own errors keep their code and text. INVALID_ARGUMENT: no StableHLO artifact, or options that don't fit the

@@ -43,10 +43,10 @@ absl::Status Send(int fd, CompileResult& result) {
 
 }  // namespace
 
-int RunCompilerRole(int fd) {
+int RunCompilerRole(int fd, const std::vector<std::string>& xla_flags) {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGINT, SIG_IGN);  // Ctrl-C in the terminal is the proxy's to handle
-  absl::StatusOr<std::unique_ptr<ProgramCompiler>> compiler = ProgramCompiler::Start();
+  absl::StatusOr<std::unique_ptr<ProgramCompiler>> compiler = ProgramCompiler::Start(xla_flags);
   if (!compiler.ok()) LOG(ERROR) << "compiler: " << compiler.status();
   while (true) {
     absl::StatusOr<std::string> frame = ReadFrame(fd);

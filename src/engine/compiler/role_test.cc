@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <memory>
@@ -307,6 +308,27 @@ TEST_F(RoleTest, ProgramsOverManyNumbersOfDevices) {
     auto program = Compile(Job(absl::StrCat("replicas", devices), devices));
     EXPECT_TRUE(program.ok()) << program.status();
   }
+}
+
+TEST(CompilerFlags, WhatThisXlaTakesIsSetAndTheRestDoesNoHarm) {
+  std::string directory = "/tmp/parkway-xla-flags-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  CompilerPool::Options options;
+  options.argv = {COMPILER_ROLE_MAIN, "--xla_tpu_no_such=7", absl::StrCat("--xla_dump_to=", directory),
+                  "--xla_llvm_disable_expensive_passes=banana"};
+  {
+    CompilerPool pool(options);
+    std::promise<absl::StatusOr<ProgramRef>> promise;
+    pool.Compile(1, Job("psum", 4), [&](absl::StatusOr<ProgramRef> result) { promise.set_value(std::move(result)); });
+    const absl::StatusOr<ProgramRef> program = promise.get_future().get();
+    ASSERT_TRUE(program.ok()) << program.status();
+  }
+  int dumped = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory)) {
+    dumped += absl::StrContains(file.path().string(), "psum") || absl::StrContains(file.path().string(), "lambda");
+  }
+  EXPECT_GT(dumped, 0);
+  std::filesystem::remove_all(directory);
 }
 
 // As the proxy has them: in a pool.
