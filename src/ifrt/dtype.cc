@@ -75,8 +75,6 @@ absl::StatusOr<DType> DTypeFromNumber(int number) {
   return static_cast<DType>(number);
 }
 
-int BitWidth(DType type) { return Find(type).bits; }
-
 int ByteWidth(DType type) { return (Find(type).bits + 7) / 8; }
 
 absl::string_view Name(DType type) { return type == DType::kUnspecified ? "unspecified" : Find(type).name; }

@@ -51,9 +51,6 @@ enum class DType : int {
 // The type of that wire number; INVALID_ARGUMENT where there is none, or it is kUnspecified.
 absl::StatusOr<DType> DTypeFromNumber(int number);
 
-// Bits of one element's value; 0 for tokens, opaque values and strings.
-int BitWidth(DType type);
-
 // Bytes of one element on the wire and in host buffers, where bool and the types below 8 bits take a whole byte.
 // 0 for tokens, opaque values and strings: their arrays have no fixed size.
 int ByteWidth(DType type);

@@ -77,17 +77,4 @@ std::optional<Region> Intersect(const Region& a, const Region& b) {
   return out;
 }
 
-absl::Status CheckInside(const Region& region, const Shape& shape) {
-  const size_t rank = shape.rank();
-  bool inside = region.start.size() == rank && region.size.size() == rank;
-  for (size_t i = 0; inside && i < rank; ++i) {
-    const int64_t dim = shape.dim(static_cast<int>(i));
-    inside = region.start[i] >= 0 && region.size[i] >= 0 && region.start[i] <= dim &&
-             region.size[i] <= dim - region.start[i];
-  }
-  if (inside) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the box of start ", DimsToString(region.start), " and size ",
-                                                 DimsToString(region.size), " lies not inside ", shape.ToString()));
-}
-
 }  // namespace parkway::ifrt

@@ -68,7 +68,4 @@ Region WholeRegion(const Shape& shape);
 // What two boxes of one array have in common; nothing if that is empty.
 std::optional<Region> Intersect(const Region& a, const Region& b);
 
-// INVALID_ARGUMENT unless the box has the shape's rank and lies inside it.
-absl::Status CheckInside(const Region& region, const Shape& shape);
-
 }  // namespace parkway::ifrt

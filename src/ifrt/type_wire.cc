@@ -11,43 +11,6 @@
 namespace parkway::ifrt {
 namespace {
 
-constexpr std::pair<DType, xla::PrimitiveType> kPrimitives[] = {
-    {DType::kPred, xla::PRED},
-    {DType::kS1, xla::S1},
-    {DType::kS2, xla::S2},
-    {DType::kS4, xla::S4},
-    {DType::kS8, xla::S8},
-    {DType::kS16, xla::S16},
-    {DType::kS32, xla::S32},
-    {DType::kS64, xla::S64},
-    {DType::kU1, xla::U1},
-    {DType::kU2, xla::U2},
-    {DType::kU4, xla::U4},
-    {DType::kU8, xla::U8},
-    {DType::kU16, xla::U16},
-    {DType::kU32, xla::U32},
-    {DType::kU64, xla::U64},
-    {DType::kF16, xla::F16},
-    {DType::kF32, xla::F32},
-    {DType::kF64, xla::F64},
-    {DType::kBF16, xla::BF16},
-    {DType::kC64, xla::C64},
-    {DType::kC128, xla::C128},
-    {DType::kToken, xla::TOKEN},
-    {DType::kOpaque, xla::OPAQUE_TYPE},
-    {DType::kF8E3M4, xla::F8E3M4},
-    {DType::kF8E4M3, xla::F8E4M3},
-    {DType::kF8E4M3FN, xla::F8E4M3FN},
-    {DType::kF8E4M3B11FNUZ, xla::F8E4M3B11FNUZ},
-    {DType::kF8E4M3FNUZ, xla::F8E4M3FNUZ},
-    {DType::kF8E5M2, xla::F8E5M2},
-    {DType::kF8E5M2FNUZ, xla::F8E5M2FNUZ},
-    {DType::kF8E8M0FNU, xla::F8E8M0FNU},
-    {DType::kF4E2M1FN, xla::F4E2M1FN},
-    {DType::kF6E2M3FN, xla::F6E2M3FN},
-    {DType::kF6E3M2FN, xla::F6E3M2FN},
-};
-
 absl::StatusOr<std::optional<Layout>> CheckRank(absl::StatusOr<Layout> layout, int rank) {
   if (!layout.ok()) return layout.status();
   if (layout->rank() != rank) {
@@ -71,20 +34,6 @@ absl::StatusOr<DType> DecodeDType(const xla::ifrt::DTypeProto& proto) { return D
 
 void EncodeDType(DType type, xla::ifrt::DTypeProto* proto) {
   proto->set_kind(static_cast<xla::ifrt::DTypeProto::Kind>(type));
-}
-
-absl::StatusOr<DType> DecodePrimitiveType(xla::PrimitiveType type) {
-  for (const auto& [ours, theirs] : kPrimitives) {
-    if (theirs == type) return ours;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("XLA's type number ", type, " is no array's element type"));
-}
-
-absl::StatusOr<xla::PrimitiveType> EncodePrimitiveType(DType type) {
-  for (const auto& [ours, theirs] : kPrimitives) {
-    if (ours == type) return theirs;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("XLA has no type ", Name(type)));
 }
 
 absl::StatusOr<Shape> DecodeShape(const xla::ifrt::ShapeProto& proto) { return Shape::Make(proto.dims()); }

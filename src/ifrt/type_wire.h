@@ -15,11 +15,6 @@ namespace parkway::ifrt {
 absl::StatusOr<DType> DecodeDType(const xla::ifrt::DTypeProto& proto);
 void EncodeDType(DType type, xla::ifrt::DTypeProto* proto);
 
-// XLA numbers its types otherwise than IFRT does.
-absl::StatusOr<DType> DecodePrimitiveType(xla::PrimitiveType type);
-// INVALID_ARGUMENT for strings, which XLA doesn't have.
-absl::StatusOr<xla::PrimitiveType> EncodePrimitiveType(DType type);
-
 absl::StatusOr<Shape> DecodeShape(const xla::ifrt::ShapeProto& proto);
 void EncodeShape(const Shape& shape, xla::ifrt::ShapeProto* proto);
 

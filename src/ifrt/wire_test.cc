@@ -56,27 +56,15 @@ std::string Regions(const Sharding& sharding, const Shape& shape) {
 
 // ---- types -------------------------------------------------------------------------------------------------------
 
-TEST(TypeWire, DTypesAndPrimitiveTypes) {
+TEST(TypeWire, DTypes) {
   for (int number = 0; number < 120; ++number) {
     absl::StatusOr<DType> type = DTypeFromNumber(number);
     if (!type.ok()) continue;
     xla::ifrt::DTypeProto proto;
     EncodeDType(*type, &proto);
     EXPECT_EQ(*DecodeDType(proto), *type);
-    absl::StatusOr<xla::PrimitiveType> primitive = EncodePrimitiveType(*type);
-    if (*type == DType::kString) {
-      EXPECT_FALSE(primitive.ok());
-      continue;
-    }
-    ASSERT_TRUE(primitive.ok()) << primitive.status();
-    EXPECT_EQ(*DecodePrimitiveType(*primitive), *type);
-    // XLA's enum has the same names, in capitals.
-    const std::string name = xla::PrimitiveType_Name(*primitive);
-    EXPECT_EQ(*ParseDType(*type == DType::kOpaque ? "opaque" : name), *type) << name;
   }
   EXPECT_FALSE(DecodeDType(xla::ifrt::DTypeProto()).ok());
-  EXPECT_FALSE(DecodePrimitiveType(xla::TUPLE).ok());
-  EXPECT_FALSE(DecodePrimitiveType(static_cast<xla::PrimitiveType>(1234)).ok());
 }
 
 TEST(TypeWire, Layouts) {
