@@ -127,7 +127,13 @@ def test_a_state_directory_has_one_manager(by_hand, tmp_path):
     by_hand.wait_for_log("manager", "Pathways Server serving")
     by_hand.manager_port = free_ports(1)[0]
     with (tmp_path / "second.log").open("w") as log:
-        words = [by_hand.binary, "server", "--node_type=resource_manager", f"--server_port={by_hand.manager_port}", state]
+        words = [
+            by_hand.binary,
+            "server",
+            "--node_type=resource_manager",
+            f"--server_port={by_hand.manager_port}",
+            state,
+        ]
         second = subprocess.run(words, stdout=log, stderr=log, timeout=60, check=False)
     assert second.returncode == 1
     assert "another --state_dir" in (tmp_path / "second.log").read_text()
