@@ -466,6 +466,7 @@ NO_PROGRAMS = {
     "half an artifact": compile_request(b"ML\xefR" + b"StableHLO_v1.16.3" + b"\x00" * 50),
     "text that is no MLIR": compile_request(b"int main() { return 0; }"),
     "another kind": compile_request(b"x", "xla::ifrt::Nothing"),
+    "a plugin program that is none": compile_request(b"x", "xla::ifrt::PluginProgram"),
     "options that can't be read": compile_request(b"module {}", options=b"\xff\xff\xff"),
     "options of another kind": compile_request(b"module {}", options_type="Nothing"),
     "no options at all": {"program": {"type_name": "xla::ifrt::XlaProgram", "data": b"module {}"}},
@@ -479,7 +480,7 @@ def test_what_is_no_program(session, what):
     assert caught.value.message and caught.value.code not in (5, 13, 15)
 
 
-@pytest.mark.parametrize("kind", ["CustomCallProgram", "PluginProgram", "IfrtIRProgram"])
+@pytest.mark.parametrize("kind", ["CustomCallProgram", "IfrtIRProgram"])
 def test_programs_that_parkway_does_not_have(session, kind):
     with pytest.raises(Refused) as caught:
         session.call(compile_request=compile_request(b"x", f"xla::ifrt::{kind}"))
