@@ -47,6 +47,7 @@ def test_equal_shares(new_cluster, clients):
     first, last = max(e[0] for e in ends), min(e[-1] for e in ends)
     used = [loops * sum(first <= end <= last for end in e) for (loops, _), e in zip(clients, ends, strict=True)]
     shares = [one / sum(used) for one in used]
-    # One that waits for each result wants nothing while the result and its next program are on their way.
-    least = 0.6 if all(at_once == FLOOD for _, at_once in clients) else 0.3
+    # One that waits for each result wants nothing while the result and its next program are on their way. In one queue
+    # for all it would get one launch in 400.
+    least = 0.6 if all(at_once == FLOOD for _, at_once in clients) else 0.1
     assert min(shares) > least / len(clients), (shares, [len(e) for e in ends])
