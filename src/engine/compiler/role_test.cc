@@ -297,9 +297,10 @@ TEST_F(RoleTest, DevicesMustFit) {
   EXPECT_EQ(Compile(tpu).status().code(), absl::StatusCode::kUnimplemented);
 }
 
+// Under FAILED_PRECONDITION where XLA says NOT_FOUND, which clients take for a lost slice.
 TEST_F(RoleTest, XlasOwnErrorsArePassedOn) {
   absl::Status status = Compile(Job("unknown_call", 1)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no_such_target"));
 }
 
