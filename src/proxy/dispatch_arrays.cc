@@ -45,7 +45,7 @@ absl::StatusOr<Bytes> Spread(const runtime::ArraySpec& spec, const Bytes& dense,
 }
 
 void AnswerRead(std::optional<Reply>& unanswered, const absl::Status& status) {
-  Reply reply = *std::move(unanswered);
+  Reply reply = std::move(*unanswered);
   unanswered.reset();
   if (!status.ok()) return reply.Fail(status);
   reply.message()->mutable_copy_to_host_buffer_response();

@@ -12,8 +12,8 @@ namespace {
 
 std::string Size(int64_t bytes) {
   if (bytes < 10'000) return absl::StrCat(bytes, " bytes");
-  return bytes < (10 << 20) ? absl::StrFormat("%.1f KiB", bytes / 1024.0)
-                            : absl::StrFormat("%.1f MiB", bytes / (1024.0 * 1024.0));
+  const double kib = static_cast<double>(bytes) / 1024;
+  return bytes < (10 << 20) ? absl::StrFormat("%.1f KiB", kib) : absl::StrFormat("%.1f MiB", kib / 1024);
 }
 
 }  // namespace

@@ -96,8 +96,8 @@ bool Arena::Handle(int socket, const ArenaRequest& request) {
   switch (request.kind_case()) {
     case ArenaRequest::kAllocate: {
       absl::StatusOr<BlockRef> block = Allocate(request.allocate());
-      if (block.ok()) blocks.push_back(*std::move(block));
       status = block.status();
+      if (block.ok()) blocks.push_back(*std::move(block));
       break;
     }
     case ArenaRequest::kSeal:
