@@ -5,7 +5,6 @@
 #include <grpcpp/support/status.h>
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "base/limits.h"
@@ -15,7 +14,7 @@ namespace parkway {
 inline grpc::Status ToGrpc(const absl::Status& status) {
   std::string text(status.message());
   if (text.size() > limits::kMaxStatusInHeader) text = text.substr(0, limits::kMaxStatusInHeader) + " ...";
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::move(text));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), text);
 }
 
 }  // namespace parkway

@@ -68,7 +68,7 @@ class FlushQueue final : private Tag {
   void Stop() { alarm_.Cancel(); }
 
  private:
-  void Run(bool ok) override {
+  void Run(bool /*ok*/) override {
     std::lock_guard lock(mutex_);
     alarm_set_ = false;
   }
