@@ -48,6 +48,16 @@ class CoreTest : public ::testing::Test {
   }
   ScriptedEngine& engine(int host) { return fixture->engines[host]; }
   void Run() { fixture->executor.RunUntilIdle(); }
+  // Another session starts a program that never ends, on device 0, and is gone.
+  void LeaveAnEndlessProgram() {
+    auto other = std::move(session);
+    session = fixture->core->OpenSession("dead");
+    Handle program = Compile("endless", 0, 1, {8}, {0}, false);
+    ASSERT_TRUE(Execute(program, {}, {10}).ok());
+    std::swap(session, other);
+    other.reset();
+    Run();
+  }
   void PutOn(Handle handle, int device, std::vector<int64_t> dims = {8}) {
     ArraySpec spec = On(device, dims);
     ASSERT_TRUE(
@@ -466,13 +476,7 @@ TEST_F(CoreTest, AnEndlessProgramOfADeadSessionIsEvictedAndOthersKeepTheirArrays
 
 TEST_F(CoreTest, AnEvictionWaitsAWhileForTheWorkOfOthers) {
   Start({{"cpu", 1, 1}});
-  auto other = std::move(session);
-  session = fixture->core->OpenSession("dead");
-  Handle program = Compile("endless", 0, 1, {8}, {0}, false);
-  ASSERT_TRUE(Execute(program, {}, {10}).ok());
-  std::swap(session, other);
-  other.reset();
-  Run();
+  LeaveAnEndlessProgram();
   PutOn(1, 0);
   fixture->executor.Advance(limits::kEndlessProgramGrace);
   EXPECT_TRUE(engine(0).control.empty());
@@ -484,13 +488,7 @@ TEST_F(CoreTest, AnEvictionWaitsAWhileForTheWorkOfOthers) {
 
 TEST_F(CoreTest, AnEvictionDoesNotWaitForWhatIsStuckBehindTheProgram) {
   Start({{"cpu", 1, 1}});
-  auto other = std::move(session);
-  session = fixture->core->OpenSession("dead");
-  Handle program = Compile("endless", 0, 1, {8}, {0}, false);
-  ASSERT_TRUE(Execute(program, {}, {10}).ok());
-  std::swap(session, other);
-  other.reset();
-  Run();
+  LeaveAnEndlessProgram();
   PutOn(1, 0);
   fixture->executor.Advance(limits::kEndlessProgramGrace + limits::kEvictionDrain);
   ASSERT_EQ(fixture->restarts.size(), 1u);

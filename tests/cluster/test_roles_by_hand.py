@@ -9,22 +9,13 @@ from pathlib import Path
 
 import pytest
 from environment import clean_environment
+from roles import free_ports
 
 CLIENT = """
 import jax, numpy as np
 x = jax.device_put(np.arange(8.0), jax.devices()[-1])
 print(len(jax.devices()), float((x + 1).sum()))
 """
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Roles:
