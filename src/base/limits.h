@@ -76,7 +76,7 @@ inline constexpr int kEngineWaiters = 256;                                   // 
 inline constexpr int64_t kDeleteAtOnceBytes = 256 << 10;  // arrays of so many bytes together are freed at once,
 inline constexpr int64_t kDeleteAtOnce = 256;             // and so many of any size; fewer and smaller ones
 inline constexpr absl::Duration kDeleteDelay = absl::Milliseconds(2);  // within so long
-inline constexpr absl::Duration kDropDelay = absl::Milliseconds(1);    // dropped arrays are freed within so long
+inline constexpr absl::Duration kDropDelay = absl::Milliseconds(5);    // dropped arrays are freed within so long
 inline constexpr absl::Duration kCutPeriod = absl::Milliseconds(5);    // between cuts of a context that closes
 inline constexpr absl::Duration kSlowClose = absl::Seconds(5);         // after so long a closing context is reported
 

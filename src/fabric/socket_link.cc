@@ -1,7 +1,6 @@
 #include "fabric/socket_link.h"
 
 #include <endian.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -189,10 +188,7 @@ void SocketLink::OnWritable() {
     waiting_writable_ = more;
   }
   if (more) return WaitWritable();
-  if (!own_thread_ || !descriptor_.is_open()) return;
-  descriptor_.release();
-  fcntl(fd_.get(), F_SETFL,
-        fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK);  // which the loop had set: the reader may sleep in recv
+  if (own_thread_ && descriptor_.is_open()) descriptor_.release();
 }
 
 // ---- Reading ----
@@ -207,7 +203,7 @@ void SocketLink::WaitReadable() {
 void SocketLink::OnReadable() {
   if (!BeginDelivery()) return;
   ReadResult result = ReadResult::kMore;
-  for (int i = 0; i < kReadsPerTurn && result == ReadResult::kMore; ++i) result = ReadOnce(MSG_DONTWAIT);
+  for (int i = 0; i < kReadsPerTurn && result == ReadResult::kMore; ++i) result = ReadOnce();
   EndDelivery();
   if (closed_ || result == ReadResult::kEnded) return;
   if (result == ReadResult::kDrained || result == ReadResult::kNothing) return WaitReadable();
@@ -218,9 +214,10 @@ void SocketLink::RunReadLoop() {
   if (BeginDelivery()) {
     ReadResult result = ReadResult::kMore;
     while (!closed_ && result != ReadResult::kEnded) {
-      result = ReadOnce(0);
-      if (result != ReadResult::kNothing) continue;
-      pollfd readable{.fd = fd_.get(), .events = POLLIN, .revents = 0};  // the loop waits to write: reads don't block
+      result = ReadOnce();
+      if (result == ReadResult::kMore || result == ReadResult::kEnded) continue;
+      // Not a blocking recv: on a unix socket that is woken too whenever the peer takes what we sent.
+      pollfd readable{.fd = fd_.get(), .events = POLLIN, .revents = 0};
       poll(&readable, 1, -1);
     }
     EndDelivery();
@@ -229,13 +226,13 @@ void SocketLink::RunReadLoop() {
 }
 
 // Reads what is there and delivers the messages that are whole.
-SocketLink::ReadResult SocketLink::ReadOnce(int flags) {
+SocketLink::ReadResult SocketLink::ReadOnce() {
   const FrameReader::Space space = frames_.Prepare();
   if (space.data == nullptr) {
     Close(absl::ResourceExhaustedError(absl::StrCat("no memory for a message from ", peer_)));
     return ReadResult::kEnded;
   }
-  const ssize_t n = recv(fd_.get(), space.data, space.size, flags);
+  const ssize_t n = recv(fd_.get(), space.data, space.size, MSG_DONTWAIT);
   if (n > 0) {
     frames_.Commit(static_cast<size_t>(n));
     DeliverMessages();

@@ -49,7 +49,7 @@ class SocketLink : public std::enable_shared_from_this<SocketLink> {
   // Reading, on the reader's thread.
   void WaitReadable();
   void OnReadable();
-  ReadResult ReadOnce(int flags);
+  ReadResult ReadOnce();
   void DeliverMessages();
   void DeliverClosed();
   bool BeginDelivery();
