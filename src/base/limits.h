@@ -71,7 +71,7 @@ inline constexpr absl::Duration kEngineUnclaimed =
     absl::Seconds(120);  // an engine that no proxy calls for so long exits
 inline constexpr absl::Duration kInlineLaunchPause = absl::Milliseconds(5);  // that a quick launch may be kept waiting
 inline constexpr absl::Duration kLazyEventDelay = absl::Milliseconds(50);    // for events that nobody waits for
-inline constexpr int kXlaPoolThreads = 16;                                   // of each pool of a CPU client
+inline constexpr int kFewestXlaPoolThreads = 4;                              // of each pool of a CPU client
 inline constexpr int kEngineWaiters = 256;                                   // threads that wait for launches to end
 inline constexpr int64_t kDeleteAtOnceBytes = 256 << 10;  // arrays of so many bytes together are freed at once,
 inline constexpr int64_t kDeleteAtOnce = 256;             // and so many of any size; fewer and smaller ones

@@ -15,7 +15,7 @@ namespace parkway::engine {
 namespace {
 
 constexpr auto kPromised = Slot::State::kPromised;
-constexpr int kQuickNeededAtMost = 1024;
+constexpr int kQuickNeededAtMost = 64;
 
 absl::Duration ThreadCpuTime() {
   timespec now{};
@@ -29,7 +29,7 @@ void Learn(LoadedProgram& program, absl::Duration took) {
     ++program.quick_in_row;
     return;
   }
-  if (program.quick()) program.quick_needed = std::min(program.quick_needed * 8, kQuickNeededAtMost);
+  if (program.quick()) program.quick_needed = std::min(program.quick_needed * 2, kQuickNeededAtMost);
   program.quick_in_row = 0;
 }
 

@@ -3,8 +3,11 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/limits.h"
 #include "base/status.h"
@@ -47,9 +50,6 @@ absl::Status ReadTypes(PyObject* module, Api& api) {
 }
 
 absl::StatusOr<const Api*> MakeApi() {
-  // XLA sizes the pools of a client by this number or the cores. With as few threads as devices, collectives that wait
-  // for late inputs on one host leave none for those that the other hosts wait for, and all hang.
-  setenv("NPROC", absl::StrCat(limits::kXlaPoolThreads).c_str(), /*overwrite=*/0);
   signal(SIGPIPE, SIG_IGN);  // a peer's death is an error, not a signal
   PARKWAY_RETURN_IF_ERROR(StartPython());
   Gil gil;
@@ -100,6 +100,18 @@ absl::StatusOr<const Api*> MakeApi() {
 }
 
 }  // namespace
+
+void SetPoolThreads(int devices) {
+  const int threads =
+      std::max({devices, static_cast<int>(std::thread::hardware_concurrency()), limits::kFewestXlaPoolThreads});
+  setenv("NPROC", absl::StrCat(threads).c_str(), /*overwrite=*/0);
+}
+
+int PoolThreads() {
+  int threads = 0;
+  const char* text = std::getenv("NPROC");
+  return text != nullptr && absl::SimpleAtoi(text, &threads) && threads > 0 ? threads : 1;
+}
 
 absl::StatusOr<const Api*> GetApi() {
   static const auto* api = new absl::StatusOr<const Api*>(MakeApi());

@@ -51,8 +51,14 @@ struct Api {
 };
 
 // Starts Python and jaxlib at the first call, about 0.3 s. FAILED_PRECONDITION says what is missing. Any thread,
-// without the GIL; after this the pools of XLA's clients have threads enough for collectives that wait for each other.
+// without the GIL.
 absl::StatusOr<const Api*> GetApi();
+
+// XLA sizes each pool of a client (the one that runs programs, the one for parts of an operation) by one number, which
+// it takes from the environment: a thread for each device and core. More of them would get in each other's way, fewer
+// would not run the devices side by side. Before the first client; a user's own NPROC stays.
+void SetPoolThreads(int devices);
+int PoolThreads();
 
 // Registers LAPACK's custom calls with XLA; the first call takes about 100 ms. Needs the GIL.
 absl::Status InitializeLapack(const Api& api);

@@ -149,21 +149,26 @@ absl::StatusOr<std::shared_ptr<JaxExecutable>> JaxContext::Load(const LoadSpec& 
 
 // Programs with one local device and programs with several may meet in one Gloo clique without knowing of each other,
 // and then mix up their messages or wait for each other's threads, whatever the order: one kind ends before the other
-// begins.
+// begins. Those with several devices XLA runs one after the other; those with one each hold a thread of its pool while
+// they wait for the other hosts, and the one that the others wait for must find a thread left.
 absl::Status JaxContext::Enter(const DeviceSetRef& set) {
   const bool several = set->locals.size() > 1;
   std::vector<CompletionRef> others;
   {
     absl::MutexLock lock(&mutex_);
     PARKWAY_RETURN_IF_ERROR(closed_);
-    if (several != several_) others.swap(in_flight_);
+    const size_t threads = static_cast<size_t>(PoolThreads());
+    if (several != several_) {
+      others = in_flight_;
+    } else if (!several && in_flight_.size() >= threads) {
+      others.assign(in_flight_.begin(), in_flight_.end() - static_cast<ptrdiff_t>(threads - 1));
+    }
     several_ = several;
     if (others.empty()) {
       ++launching_;
       return absl::OkStatus();
     }
-    // Close waits for these too.
-    in_flight_ = others;
+    // They stay in flight: Close waits for these too.
   }
   for (const CompletionRef& completion : others) completion->Wait().IgnoreError();
   absl::MutexLock lock(&mutex_);

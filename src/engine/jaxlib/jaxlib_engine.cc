@@ -260,6 +260,7 @@ absl::StatusOr<ExecutableRef> JaxlibEngine::Load(const LoadSpec& spec) {
 absl::StatusOr<std::unique_ptr<Engine>> MakeJaxlibEngine(const JaxlibEngineOptions& options) {
   if (options.devices < 1)
     return absl::InvalidArgumentError(absl::StrCat("an engine of ", options.devices, " devices"));
+  SetPoolThreads(options.devices);
   PARKWAY_ASSIGN_OR_RETURN(const Api* api, GetApi());
   auto engine = std::make_unique<JaxlibEngine>(*api, options);
   PARKWAY_RETURN_IF_ERROR(engine->Start());
