@@ -20,7 +20,7 @@ help:
 	@echo "make demo         start a cluster, train a small transformer on it, compare with local JAX"
 	@echo "make test         every test; make unit: the C++ unit tests alone"
 	@echo "make bench        the figures, as a table and as JSON"
-	@echo "make conformance JAX_TESTS=DIR    JAX's own tests (DIR: the tests/ folder of a JAX checkout)"
+	@echo "make conformance JAX_TESTS=DIR    JAX's own tests (DIR: the tests/ folder of a JAX checkout; CONFORMANCE_FLAGS=--local, --shape=1x2x4)"
 	@echo "make lint         clang-format, clang-tidy, ruff; make format: applies what they can apply"
 	@echo "make asan, make tsan              unit tests under sanitizers"
 	@echo "make fuzz [FUZZ_SECONDS=300]      the fuzzers, for so long in all"
@@ -50,7 +50,7 @@ bench: build
 
 conformance: build
 	@[ -n "$(JAX_TESTS)" ] || { echo "make conformance JAX_TESTS=DIR: DIR is the tests/ folder of a JAX checkout" >&2; exit 2; }
-	@.venv/bin/python tests/conformance/run.py --jax-tests "$(JAX_TESTS)"
+	@.venv/bin/python tests/conformance/run.py --jax-tests "$(JAX_TESTS)" $(CONFORMANCE_FLAGS)
 
 lint: venv
 	@scripts/lint.sh

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sizes import BIG, MANY, Sizes
+from sizes import BIG, CLIENTS, MANY, Sizes
 from targets import TCP, UNIX, BenchError, Figures, Targets
 
 BOTH = (TCP, UNIX)
@@ -241,6 +241,21 @@ def bulk(sizes: Sizes) -> list[Experiment]:
     ]
 
 
+def together(sizes: Sizes) -> list[Experiment]:
+    def rate(count: int) -> Measure:
+        return lambda targets, transport: targets.clients(transport, count).rate("chain", 4 * sizes.chain // count)
+
+    return [
+        Experiment(
+            "clients",
+            lambda: [Row(f"launches of {CLIENTS} clients together", "rate", "1/s", 0.9, at_least=True)],
+            ours=rate(CLIENTS),
+            floor=rate(1),
+            floor_name="one alone",
+        )
+    ]
+
+
 def references(sizes: Sizes) -> list[Experiment]:
     return [
         Experiment(
@@ -255,4 +270,4 @@ def references(sizes: Sizes) -> list[Experiment]:
 
 
 def experiments(sizes: Sizes) -> list[Experiment]:
-    return [*references(sizes), *latency(sizes), *across_hosts(sizes), *bulk(sizes)]
+    return [*references(sizes), *latency(sizes), *across_hosts(sizes), *bulk(sizes), *together(sizes)]

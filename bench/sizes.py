@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 BIG = 128 << 20  # bytes of a large array
 MANY = 200  # arguments
+CLIENTS = 16  # at once
 
 
 @dataclass(frozen=True)

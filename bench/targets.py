@@ -156,6 +156,30 @@ class MultiProcess:
             client.close()
 
 
+class ManyClients:
+    """Clients that do the same at the same time."""
+
+    def __init__(self, clients: list[Client]) -> None:
+        self._clients = clients
+
+    def rate(self, measure: str, times: int) -> Figures:
+        """rate: calls/s of all together, each doing `times`, from the first's start to the last's end."""
+        self._measure(measure, 1)  # all are up and have compiled
+        return {"rate": len(self._clients) * times / self._measure(measure, times)}
+
+    def _measure(self, measure: str, times: int) -> float:
+        start = time.perf_counter()
+        for client in self._clients:
+            client.ask({"measure": measure, "times": times})
+        for client in self._clients:
+            client.answer()
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
 class NullProxy:
     """A null proxy of its own for one client."""
 
@@ -261,6 +285,16 @@ class Targets:
 
         key = f"parkway-{transport}{'-directory' if directory else ''}"
         return self._get(f"client {key}", make)
+
+    def clients(self, transport: str, count: int) -> ManyClients:
+        """So many clients of the cluster, each a process."""
+
+        def make() -> ManyClients:
+            environment = self.cluster().environment(transport)
+            names = [f"client {number} of {count}" for number in range(count)]
+            return ManyClients([Client(name, self._log(f"{name} {transport}"), environment) for name in names])
+
+        return self._get(f"clients {transport} {count}", make)
 
     def null(self, transport: str) -> Client:
         """A client of a null proxy."""

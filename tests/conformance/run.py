@@ -3,6 +3,8 @@
 The tests stay where they are: --jax-tests is the tests/ folder of a JAX checkout, jax_tests/expected.txt says which to
 run. Each file of them has a client process of its own; a test that kills or hangs it is counted, and the rest goes on in
 a new one. Prints counts for each file and in total, then every test that did not pass; exit status 0 when all passed.
+With --local each file also runs on JAX's own CPU backend in one process, for the time that the tests take there: what a
+client's start takes is in neither.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -28,6 +31,15 @@ CLIENT_PACKAGES = f"""jax=={JAX_VERSION} jaxlib=={JAX_VERSION} pathwaysutils==0.
     scipy cloudpickle hypothesis flatbuffers opt_einsum setuptools matplotlib pillow portpicker""".split()
 OUTCOMES = ["passed", "failed", "skipped", "crash", "timeout", "missing"]
 MAX_CLIENTS = 25  # for one file
+
+
+@dataclass
+class Outcome:
+    """How a test ended; `seconds` that it took, where it came to its end."""
+
+    what: str
+    message: str = ""
+    seconds: float = 0.0
 
 
 def client_environment() -> dict[str, str]:
@@ -62,6 +74,9 @@ class Cluster:
     def command(self, command: str, *arguments: str) -> list[str]:
         return [str(BINARY), command, f"--name={self.name}", *arguments]
 
+    def run(self, command: list[str]) -> list[str]:
+        return self.command("run", "--", *command)
+
     def __enter__(self) -> "Cluster":
         up = self.command("up", "--detach", "--port=auto", f"--stop-with-pid={os.getpid()}", *self.shape)
         subprocess.run(up, check=True, stdout=subprocess.DEVNULL)
@@ -71,8 +86,20 @@ class Cluster:
         subprocess.run(self.command("down"), check=True, stdout=subprocess.DEVNULL)
 
 
-def run_client(command: list[str], tests: list[str], directory: Path, seconds: float) -> tuple[dict, list[str], str]:
-    """One client process: the tests' outcomes (outcome, message), those that are missing, and its own end of output."""
+class LocalJax:
+    """JAX's own CPU backend, with as many devices, in the place of a cluster."""
+
+    DEVICES = 8
+
+    def run(self, command: list[str]) -> list[str]:
+        flags = f"XLA_FLAGS=--xla_force_host_platform_device_count={self.DEVICES}"
+        return ["env", "JAX_PLATFORMS=cpu", flags, *command]
+
+
+def run_client(
+    command: list[str], tests: list[str], directory: Path, seconds: float
+) -> tuple[dict[str, Outcome], list[str], str]:
+    """One client process: the tests' outcomes, those that are missing, and its own end of output."""
     chosen, report = directory / "tests", directory / "report"
     chosen.write_text("\n".join(tests))
     report.unlink(missing_ok=True)
@@ -94,16 +121,18 @@ def run_client(command: list[str], tests: list[str], directory: Path, seconds: f
         elif event["event"] == "start":
             started = event["test"]
         else:
-            ended[event["test"]] = (event["outcome"], event["message"])
+            ended[event["test"]] = Outcome(event["outcome"], event["message"], event["seconds"])
     if missing is None:
         return {}, tests, tail
     if started is not None and started not in ended:
         hung = code is None or "+ Timeout +" in tail
-        ended[started] = ("timeout" if hung else "crash", f"the client ended with {code}: {tail[-300:]}")
+        ended[started] = Outcome("timeout" if hung else "crash", f"the client ended with {code}: {tail[-300:]}")
     return ended, missing, tail
 
 
-def run_file(cluster: Cluster, python: Path, path: Path, tests: list[str], seconds: float) -> dict:
+def run_file(
+    where: Cluster | LocalJax, python: Path, path: Path, tests: list[str], seconds: float
+) -> dict[str, Outcome]:
     """All of a file's tests; a new client for those behind one that took its client with it."""
     pytest = f"-m pytest -q --tb=line -W ignore --noconftest -p no:cacheprovider -p {PLUGIN.stem}".split()
     limits = [f"--timeout={seconds}", "--timeout-method=thread"]
@@ -112,15 +141,32 @@ def run_file(cluster: Cluster, python: Path, path: Path, tests: list[str], secon
         directory = Path(scratch)
         (directory / "pytest.ini").write_text("[pytest]\n")
         rooted = ["-c", str(directory / "pytest.ini"), "--rootdir", str(path.parent)]
-        command = cluster.command("run", "--", str(python), *pytest, *limits, *rooted, str(path))
+        command = where.run([str(python), *pytest, *limits, *rooted, str(path)])
         for _ in range(MAX_CLIENTS):
             left = [test for test in tests if test not in outcomes]
             ended, missing, tail = run_client(command, left, directory, seconds * (len(left) + 1))
             outcomes.update(ended)
-            outcomes.update(dict.fromkeys(missing, ("missing", tail[-300:])))
+            outcomes.update(dict.fromkeys(missing, Outcome("missing", tail[-300:])))
             if not ended or len(outcomes) == len(tests):
                 break
-    return {test: outcomes.get(test, ("missing", "not reached")) for test in tests}
+    return {test: outcomes.get(test, Outcome("missing", "not reached")) for test in tests}
+
+
+class Times:
+    """Seconds of the tests that pass on the cluster and by local JAX, on each."""
+
+    def __init__(self) -> None:
+        self.cluster = self.local = 0.0
+
+    def add(self, cluster: dict[str, Outcome], local: dict[str, Outcome]) -> None:
+        for test, outcome in cluster.items():
+            if outcome.what == local[test].what == "passed":
+                self.cluster += outcome.seconds
+                self.local += local[test].seconds
+
+    def __str__(self) -> str:
+        ratio = f"{self.cluster / self.local:.2f}" if self.local else "-"
+        return f"{self.cluster:.1f} s on the cluster, {self.local:.1f} s by local JAX: {ratio} x"
 
 
 def main() -> int:
@@ -131,6 +177,7 @@ def main() -> int:
         "--shape", default="1x1x8", help="SLICESxHOSTSxDEVICES, 8 devices in all (default: %(default)s)"
     )
     parser.add_argument("--python", type=Path, help="an interpreter with the client's JAX (default: made when absent)")
+    parser.add_argument("--local", action="store_true", help="compare the time with local JAX's")
     parser.add_argument("--timeout", type=float, default=240, help="seconds for one test (default: %(default)s)")
     arguments = parser.parse_args()
     folder = arguments.jax_tests.resolve()
@@ -138,18 +185,23 @@ def main() -> int:
         sys.exit(f"{folder} is not the tests/ folder of a JAX checkout: it has no pjit_test.py")
     by_file = expected_tests([file for file in arguments.files.split(",") if file])
     python = arguments.python or python_with(*CLIENT_PACKAGES)
-    total, bad = collections.Counter(), []
+    total, bad, times = collections.Counter(), [], Times()
     print(f"{'file':42s}" + "".join(f"{outcome:>9s}" for outcome in OUTCOMES), flush=True)
     with Cluster(*map(int, arguments.shape.split("x"))) as cluster:
         for file, tests in by_file.items():
-            outcomes = run_file(cluster, python, folder / f"{file}.py", tests, arguments.timeout)
-            counts = collections.Counter(outcome for outcome, _ in outcomes.values())
+            path = folder / f"{file}.py"
+            outcomes = run_file(cluster, python, path, tests, arguments.timeout)
+            if arguments.local:
+                times.add(outcomes, run_file(LocalJax(), python, path, tests, arguments.timeout))
+            counts = collections.Counter(outcome.what for outcome in outcomes.values())
             total += counts
-            bad += [(test, *result) for test, result in outcomes.items() if result[0] != "passed"]
+            bad += [(test, outcome) for test, outcome in outcomes.items() if outcome.what != "passed"]
             print(f"{file:42s}" + "".join(f"{counts[outcome]:9d}" for outcome in OUTCOMES), flush=True)
     print(f"{'total':42s}" + "".join(f"{total[outcome]:9d}" for outcome in OUTCOMES))
-    for test, outcome, message in bad:
-        print(f"{outcome} {test}: {' '.join(message.split())}")
+    for test, outcome in bad:
+        print(f"{outcome.what} {test}: {' '.join(outcome.message.split())}")
+    if arguments.local:
+        print(times)
     print(f"{total['passed']} of {total.total()} passed")
     return 1 if bad else 0
 

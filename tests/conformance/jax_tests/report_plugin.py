@@ -1,4 +1,5 @@
-"""A pytest plugin that runs chosen tests and tells of each when it starts and how it ended, one JSON line each.
+"""A pytest plugin that runs chosen tests and tells of each when it starts, how it ended and how many seconds it took, one
+JSON line each. Connecting to the devices is in none of them.
 
 Environment: PARKWAY_TESTS, a file with the tests to run, one a line; PARKWAY_REPORT, the file to append to. The process
 may die at any test: a line that says "start" and has no "end" tells at which.
@@ -12,6 +13,7 @@ LOST = "Connection to IFRT proxy server was terminated"
 SESSION_LOST = 97  # the exit status; run.py goes on with the next test in a new process
 
 _outcomes = {}
+_seconds = {}
 
 
 def test_name(nodeid):
@@ -43,12 +45,19 @@ def pytest_collection_modifyitems(config, items):
     _report(event="collected", missing=sorted(left))
 
 
+def pytest_collection_finish(session):
+    import jax  # after the test's own module, which may say how many devices it wants
+
+    jax.devices()
+
+
 def pytest_runtest_logstart(nodeid, location):
     _report(event="start", test=test_name(nodeid))
 
 
 def pytest_runtest_logreport(report):
     name = test_name(report.nodeid)
+    _seconds[name] = _seconds.get(name, 0.0) + report.duration
     if report.outcome == "failed":
         lines = [line[4:].strip() for line in str(report.longrepr).splitlines() if line.startswith("E   ")]
         _outcomes.setdefault(name, ("failed", " | ".join(filter(None, lines))[:600] or str(report.longrepr)[-300:]))
@@ -58,6 +67,7 @@ def pytest_runtest_logreport(report):
     if report.when == "teardown":
         outcome, message = _outcomes.pop(name, ("passed", ""))
         lost = LOST in message
-        _report(event="end", test=name, outcome="crash" if lost else outcome, message=message)
+        seconds = _seconds.pop(name)
+        _report(event="end", test=name, outcome="crash" if lost else outcome, message=message, seconds=seconds)
         if lost:
             os._exit(SESSION_LOST)
