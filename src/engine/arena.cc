@@ -121,6 +121,7 @@ class WorkerArena : public Arena {
     block.mutable_type()->set_dtype(static_cast<int>(shard.type.dtype));
     block.mutable_type()->mutable_dims()->Add(shard.type.dims.begin(), shard.type.dims.end());
     block.set_size(size);
+    block.set_kept(shard.kept);
     PARKWAY_ASSIGN_OR_RETURN(auto answer, connection_->Call(allocate));
     auto& [reply, descriptors] = answer;
     if (reply.blocks_size() != 1) return absl::UnavailableError("the worker gave no block of host memory");
@@ -151,9 +152,9 @@ class WorkerArena : public Arena {
         request.set_sealed_after(block.id());
         PARKWAY_ASSIGN_OR_RETURN(Bytes bytes, Hold(connection_, block.id(), std::move(descriptors[i]), block.size()));
         PARKWAY_ASSIGN_OR_RETURN(Type type, TypeFromProto(block.type()));
-        found.emplace_back(
-            ArenaShard{block.session(), block.array(), block.device(), block.memory_kind(), std::move(type)},
-            std::move(bytes));
+        found.emplace_back(ArenaShard{block.session(), block.array(), block.device(), block.memory_kind(),
+                                      std::move(type), block.kept()},
+                           std::move(bytes));
       }
     }
   }

@@ -24,6 +24,7 @@ struct ArenaShard {
   int device = 0;  // lease device id
   std::string memory_kind;
   Type type;
+  bool kept = false;  // a copy of device memory for the next engine, beyond the session's quota
 };
 
 class Arena {

@@ -27,13 +27,51 @@ bool HostImpl::InArena(const std::string& memory_kind) const {
 }
 
 absl::StatusOr<Bytes> HostImpl::StoreShard(uint64_t session, const Slot& slot, int device, const Type& type,
-                                           absl::FunctionRef<void(uint8_t* to)> write) const {
+                                           absl::FunctionRef<void(uint8_t* to)> write, bool keep) const {
   return options_.arena->Store({.session = session,
                                 .array = slot.array,
                                 .device = LeaseDevice(device),
                                 .memory_kind = slot.memory_kind,
-                                .type = type},
+                                .type = type,
+                                .kept = keep},
                                static_cast<size_t>(DenseBytes(type)), write);
+}
+
+absl::Status HostImpl::KeepShard(uint64_t session, const Piece& piece, const Bytes& bytes) {
+  if (options_.arena == nullptr) {
+    return absl::FailedPreconditionError("this engine has no worker that keeps arrays for the next one");
+  }
+  ArrayRef array;
+  {
+    Turn turn(*this);
+    PARKWAY_ASSIGN_OR_RETURN(array, Shard(turn, *piece.slot, piece.device));
+  }
+  PARKWAY_ASSIGN_OR_RETURN(Bytes kept,
+                           StoreShard(
+                               session, *piece.slot, piece.device, array->type(piece.device),
+                               [&](uint8_t* to) { std::memcpy(to, bytes.data, bytes.size); }, /*keep=*/true));
+  Turn turn(*this);
+  kept_.push_back(std::move(kept));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ArrayRef> HostImpl::TakeOverArray(std::vector<std::pair<ArenaShard, Bytes>> shards,
+                                                 std::vector<std::pair<int, Bytes>>& blocks) const {
+  std::vector<HostShard> made;
+  const std::string kind = shards[0].first.memory_kind;
+  for (auto& [shard, bytes] : shards) {
+    const int device = local_of_.at(shard.device);
+    if (shard.kept) {
+      // Programs may write to device memory that is donated to them, and nobody to a block.
+      PARKWAY_ASSIGN_OR_RETURN(const Buffer copy, Allocate(static_cast<int64_t>(bytes.size)));
+      std::memcpy(copy.data.get(), bytes.data, bytes.size);
+      bytes = copy.Share();
+    } else {
+      blocks.emplace_back(device, bytes);
+    }
+    made.push_back({device, std::move(shard.type), std::move(bytes)});
+  }
+  return engine_.MakeArray(kind, std::move(made));
 }
 
 std::vector<ShardRef> HostImpl::TakeOver() {
@@ -49,21 +87,15 @@ std::vector<ShardRef> HostImpl::TakeOver() {
   }
   std::vector<ShardRef> taken;
   for (auto& [id, shards] : arrays) {
-    std::vector<HostShard> made;
     std::vector<std::pair<int, Bytes>> blocks;
     std::vector<int> devices;
     const std::string kind = shards[0].first.memory_kind;
-    for (auto& [shard, bytes] : shards) {
-      devices.push_back(local_of_.at(shard.device));
-      blocks.emplace_back(devices.back(), bytes);
-      made.push_back({devices.back(), std::move(shard.type), std::move(bytes)});
-    }
-    absl::StatusOr<ArrayRef> array = engine_.MakeArray(kind, std::move(made));
+    for (const auto& [shard, bytes] : shards) devices.push_back(local_of_.at(shard.device));
+    absl::StatusOr<ArrayRef> array = TakeOverArray(std::move(shards), blocks);
     Turn turn(*this);
     absl::StatusOr<SlotRef> slot = array.ok() ? Promise(turn, id, devices, kind) : array.status();
     if (!slot.ok()) {
-      LOG(ERROR) << "Array " << id
-                 << ", which an earlier engine left in host memory, is lost: " << slot.status().message();
+      LOG(ERROR) << "Array " << id << ", which an earlier engine left, is lost: " << slot.status().message();
       if (array.ok()) turn.Drop(*std::move(array));
       continue;
     }

@@ -488,8 +488,11 @@ void HostImpl::HandleRead(const Op& op) {
     return;
   }
   ++piece->slot->uses;
-  WhenLaunched(turn, *piece->slot, [self = shared_from_this(), piece = *piece, read] {
-    self->ViewShard(piece, [self, read](absl::StatusOr<Bytes> bytes) { self->AnswerRead(read, std::move(bytes)); });
+  const bool keep = op.read().keep();
+  WhenLaunched(turn, *piece->slot, [self = shared_from_this(), piece = *piece, read, keep, session = op.session()] {
+    self->ViewShard(piece, [self, piece, read, keep, session](absl::StatusOr<Bytes> bytes) {
+      keep ? self->AnswerKeep(session, read, piece, std::move(bytes)) : self->AnswerRead(read, std::move(bytes));
+    });
     Turn turn(*self);
     self->Unuse(turn, *piece.slot);
   });
@@ -505,6 +508,13 @@ void HostImpl::AnswerRead(uint64_t read, absl::StatusOr<Bytes> bytes) {
   result.set_read(read);
   *result.mutable_status() = ToProto(bytes.status());
   if (bytes.ok()) result.set_inline_bytes(bytes->data, bytes->size);
+}
+
+void HostImpl::AnswerKeep(uint64_t session, uint64_t read, const Piece& piece, absl::StatusOr<Bytes> bytes) {
+  threads_.pool->Post([self = shared_from_this(), session, read, piece, bytes = std::move(bytes)] {
+    const absl::Status kept = bytes.ok() ? self->KeepShard(session, piece, *bytes) : bytes.status();
+    self->AnswerRead(read, kept.ok() ? absl::StatusOr<Bytes>(Bytes()) : kept);
+  });
 }
 
 void HostImpl::OfferRead(uint64_t read, const Bytes& bytes) {

@@ -199,8 +199,13 @@ class HostImpl : public std::enable_shared_from_this<HostImpl> {
   std::vector<std::string> ArenaKinds() const;
   // The shards, by array, that an earlier engine left, as arrays in the table; what can't be taken over is freed.
   std::vector<ShardRef> TakeOver();
+  // A shard of another kind may come back too (KeepShard); it is copied out of its block.
+  absl::StatusOr<ArrayRef> TakeOverArray(std::vector<std::pair<ArenaShard, Bytes>> shards,
+                                         std::vector<std::pair<int, Bytes>>& blocks) const;
   absl::StatusOr<Bytes> StoreShard(uint64_t session, const Slot& slot, int device, const Type& type,
-                                   absl::FunctionRef<void(uint8_t* to)> write) const;
+                                   absl::FunctionRef<void(uint8_t* to)> write, bool keep = false) const;
+  // Copies a shard of device memory there, for the next engine.
+  absl::Status KeepShard(uint64_t session, const Piece& piece, const Bytes& bytes);
   // Starts moving the outputs of a launch that has ended which belong there. They settle when they have arrived.
   void MoveOutputs(Turn& turn, const ContextEntryRef& context, const ItemRef& item);
   void MoveOutput(const ContextEntryRef& context, const ItemRef& item, const SlotRef& slot);
@@ -283,6 +288,7 @@ class HostImpl : public std::enable_shared_from_this<HostImpl> {
   void HandleRelease(const Op& op);
   void HandleRead(const Op& op);
   void AnswerRead(uint64_t read, absl::StatusOr<Bytes> bytes);
+  void AnswerKeep(uint64_t session, uint64_t read, const Piece& piece, absl::StatusOr<Bytes> bytes);
   void OfferRead(uint64_t read, const Bytes& bytes);
 
   const HostOptions options_;
@@ -304,6 +310,7 @@ class HostImpl : public std::enable_shared_from_this<HostImpl> {
   std::list<ProgramRef> programs_;  // most recently used first
   int64_t program_bytes_ = 0;
   absl::flat_hash_set<uint64_t> exports_;  // transfers that a Release has not ended
+  std::vector<Bytes> kept_;                // what KeepShard has copied, until the process ends
   size_t unfinished_ = 0;
   uint64_t launches_inline_ = 0, launches_queued_ = 0;
 };

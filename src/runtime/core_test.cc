@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/limits.h"
+#include "base/status_wire.h"
 #include "runtime/core_fixture.h"
 
 namespace parkway::runtime {
@@ -57,6 +58,21 @@ class CoreTest : public ::testing::Test {
     std::swap(session, other);
     other.reset();
     Run();
+  }
+  // Answers every order to keep a shard on host 0; what is there for the next engine.
+  std::vector<ShardRef> AnswerKeep(const absl::Status& end = absl::OkStatus()) {
+    std::vector<ShardRef> kept;
+    Events events;
+    for (const Op& op : engine(0).control) {
+      if (op.kind_case() != Op::kRead) continue;
+      EXPECT_TRUE(op.read().keep());
+      ReadResult* result = events.add_reads();
+      result->set_read(op.read().read());
+      *result->mutable_status() = ToProto(end);
+      if (end.ok()) kept.push_back(op.read().shard());
+    }
+    fixture->Send(0, events);
+    return kept;
   }
   void PutOn(Handle handle, int device, std::vector<int64_t> dims = {8}) {
     ArraySpec spec = On(device, dims);
@@ -459,19 +475,69 @@ TEST_F(CoreTest, AnEndlessProgramOfADeadSessionIsEvictedAndOthersKeepTheirArrays
   Run();
   EXPECT_TRUE(fixture->restarts.empty());
   fixture->executor.Advance(limits::kEndlessProgramGrace);
-  ASSERT_EQ(engine(0).control.size(), 1u);
-  ASSERT_EQ(engine(0).control[0].kind_case(), Op::kRead);
-  Events events;
-  ReadResult* result = events.add_reads();
-  result->set_read(engine(0).control[0].read().read());
-  result->set_inline_bytes(std::string(32, 'x'));
-  fixture->Send(0, events);
+  const std::vector<ShardRef> kept = AnswerKeep();
+  ASSERT_EQ(kept.size(), 1u);
+  ASSERT_EQ(fixture->restarts.size(), 1u);
+  fixture->Down(0, "restarted", true);
+  fixture->Up(0, kept);
+  EXPECT_EQ(WaitFor({1}), absl::OkStatus());
+  EXPECT_TRUE(engine(0).Of(Op::kDelete).empty());
+}
+
+TEST_F(CoreTest, WhatAnEvictionCouldNotKeepIsAnErrorThatSaysWhy) {
+  Start({{"cpu", 1, 1}});
+  LeaveAnEndlessProgram();
+  PutOn(1, 0);
+  fixture->Done(0, engine(0).Of(Op::kPut)[0]->seq());
+  fixture->executor.Advance(limits::kEndlessProgramGrace);
+  AnswerKeep(absl::ResourceExhaustedError("no room in the arena"));
   ASSERT_EQ(fixture->restarts.size(), 1u);
   fixture->Down(0, "restarted", true);
   fixture->Up(0);
-  ASSERT_EQ(engine(0).Of(Op::kPut).size(), 1u);
-  EXPECT_EQ(engine(0).Of(Op::kPut)[0]->put().sources(0).inline_bytes(), std::string(32, 'x'));
+  auto status = WaitFor({1});
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(status->message(), HasSubstr("no room in the arena"));
+  EXPECT_THAT(status->message(), HasSubstr("Make it once more"));
+}
+
+TEST_F(CoreTest, WhatWasKeptAndDeletedMeanwhileIsFreed) {
+  Start({{"cpu", 1, 1}});
+  LeaveAnEndlessProgram();
+  PutOn(1, 0);
+  fixture->Done(0, engine(0).Of(Op::kPut)[0]->seq());
+  fixture->executor.Advance(limits::kEndlessProgramGrace);
+  const std::vector<ShardRef> kept = AnswerKeep();
+  fixture->Down(0, "restarted", true);
+  ASSERT_TRUE(session->Delete(std::vector<Handle>{1}).ok());
+  Run();
+  fixture->Up(0, kept);
+  ASSERT_EQ(engine(0).Of(Op::kDelete).size(), 1u);
+  EXPECT_EQ(engine(0).Of(Op::kDelete)[0]->delete_().shards(0).array(), kept[0].array());
+}
+
+TEST_F(CoreTest, WhatTheNextEngineDoesNotHaveIsLost) {
+  Start({{"cpu", 1, 1}});
+  LeaveAnEndlessProgram();
+  PutOn(1, 0);
+  fixture->Done(0, engine(0).Of(Op::kPut)[0]->seq());
+  fixture->executor.Advance(limits::kEndlessProgramGrace);
+  AnswerKeep();
+  fixture->Down(0, "restarted", true);
   EXPECT_EQ(WaitFor({1}), absl::OkStatus());
+  fixture->Up(0);
+  EXPECT_EQ(WaitFor({1})->code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CoreTest, AnEvictionDoesNotWaitForTheCopiesOfASessionThatEnds) {
+  Start({{"cpu", 1, 1}});
+  LeaveAnEndlessProgram();
+  PutOn(1, 0);
+  fixture->Done(0, engine(0).Of(Op::kPut)[0]->seq());
+  fixture->executor.Advance(limits::kEndlessProgramGrace);
+  session.reset();
+  AnswerKeep();
+  EXPECT_EQ(fixture->restarts.size(), 1u);
 }
 
 TEST_F(CoreTest, AnEvictionWaitsAWhileForTheWorkOfOthers) {
@@ -520,22 +586,16 @@ TEST_F(CoreTest, WhatStoodBehindAnEndlessProgramRunsOnTheNextEngine) {
   ASSERT_GE(stuck, 2u);
   other.reset();
   fixture->executor.Advance(limits::kEndlessProgramGrace + limits::kEvictionDrain);
-  ASSERT_EQ(engine(0).control.size(), 1u);
-  Events events;
-  events.add_reads()->set_read(engine(0).control[0].read().read());
-  events.mutable_reads(0)->set_inline_bytes(std::string(32, 'x'));
-  fixture->Send(0, events);
+  const std::vector<ShardRef> kept = AnswerKeep();
+  ASSERT_EQ(kept.size(), 1u);
   ASSERT_EQ(fixture->restarts.size(), 1u);
   fixture->Down(0, "restarted", true);
   EXPECT_EQ(WaitFor({1, 3, 4}), std::nullopt);
-  fixture->Up(0);
-  // The array comes first, then the launches in their order.
+  fixture->Up(0, kept);
   for (int i = 0; i < 5; ++i) fixture->DoneAll(0);
-  EXPECT_EQ(engine(0).Of(Op::kPut).size(), 1u);
   EXPECT_EQ(engine(0).Of(Op::kLoad).size(), 1u);
   ASSERT_EQ(engine(0).Of(Op::kLaunch).size(), 3u);
-  EXPECT_EQ(engine(0).ops[0].kind_case(), Op::kPut);
-  EXPECT_EQ(engine(0).ops[1].kind_case(), Op::kLoad);
+  EXPECT_EQ(engine(0).ops[0].kind_case(), Op::kLoad);
   EXPECT_EQ(WaitFor({1, 3, 4}), absl::OkStatus());
   ASSERT_EQ(engine(0).Of(Op::kRead).size(), 1u);
   Events bytes;

@@ -158,9 +158,10 @@ void Engines::JudgeKept(int host, absl::Span<const ShardRef> kept, const absl::S
   absl::btree_set<std::pair<uint64_t, int>> unclaimed;
   for (const ShardRef& shard : kept) unclaimed.emplace(shard.array(), shard.device());
   for (auto& [id, buffers] : buffers_) {
-    if (!Outlives(*buffers, host)) continue;
+    const bool outlives = Outlives(*buffers, host);
     for (int device : topology_.hosts()[host].devices) {
       if (!buffers->devices()->Contains(device) || !buffers->ShardError(device).ok()) continue;
+      if (!outlives && (buffers->donated || !hooks_.spared(*buffers, device))) continue;
       if (buffers->wholes == 0 && !buffers->refs_by_device.contains(device)) continue;
       if (unclaimed.erase({id, device}) > 0) continue;
       buffers->Fail(device, loss);
@@ -438,7 +439,16 @@ void Engines::TellControl(int host, Op op) {
   hosts_[host].link->SendControl(std::make_shared<const std::string>(op.SerializeAsString()));
 }
 
-void Engines::Read(uint64_t session, const Buffers& buffers, int device, bool control, ReadDone done) {
+void Engines::Read(uint64_t session, const Buffers& buffers, int device, ReadDone done) {
+  StartRead(session, buffers, device, /*keep=*/false, std::move(done));
+}
+
+void Engines::Keep(const Buffers& buffers, int device, absl::AnyInvocable<void(const absl::Status&)> done) {
+  StartRead(buffers.session(), buffers, device, /*keep=*/true,
+            [done = std::move(done)](const absl::StatusOr<Bytes>& answer) mutable { done(answer.status()); });
+}
+
+void Engines::StartRead(uint64_t session, const Buffers& buffers, int device, bool keep, ReadDone done) {
   int host = topology_.device(device).host;
   if (hosts_[host].state != HostState::kUp) {
     done(LossOf(host));
@@ -451,10 +461,11 @@ void Engines::Read(uint64_t session, const Buffers& buffers, int device, bool co
   op.mutable_read()->set_read(read);
   op.mutable_read()->mutable_shard()->set_array(buffers.id());
   op.mutable_read()->mutable_shard()->set_device(device);
+  op.mutable_read()->set_keep(keep);
   auto frame = std::make_shared<const std::string>(op.SerializeAsString());
-  reads_.emplace(
-      read, PendingRead{session, host, std::move(done), buffers.weak_from_this(), device, control ? nullptr : frame});
-  control ? hosts_[host].link->SendControl(frame) : hosts_[host].link->Send(frame);
+  reads_.emplace(read, PendingRead{keep ? 0 : session, host, std::move(done), buffers.weak_from_this(), device,
+                                   keep ? nullptr : frame});
+  keep ? hosts_[host].link->SendControl(frame) : hosts_[host].link->Send(frame);
 }
 
 void Engines::OnRead(int host, const ReadResult& result) {

@@ -68,7 +68,7 @@ class Engines : public BuffersOwner {
     std::function<void(int host)> up;  // before any queued work goes on
     std::function<void(int host, const absl::Status& cause)> lost;
     std::function<void(int host)> gone;  // it was to come back, and did not
-    // Is this shard, which lay on a host that went down, kept elsewhere and put back?
+    // Was this shard, which lay on a host that is to be started again, copied to its worker?
     std::function<bool(const Buffers& buffers, int device)> spared;
     std::function<void(int host, const ContextState&)> context_state;
     std::function<void(int host, const KeyValue&)> key_value;
@@ -123,9 +123,10 @@ class Engines : public BuffersOwner {
   // Operations that nobody waits for, and control messages.
   void Tell(absl::Span<const int> hosts, Op op);
   void TellControl(int host, Op op);
-  // Reads one shard. `control`: past whatever the engine is busy with.
   using ReadDone = absl::AnyInvocable<void(absl::StatusOr<Bytes>)>;
-  void Read(uint64_t session, const Buffers& buffers, int device, bool control, ReadDone done);
+  void Read(uint64_t session, const Buffers& buffers, int device, ReadDone done);
+  // Has the engine copy the shard to its worker, for the engine after it; past whatever it is busy with.
+  void Keep(const Buffers& buffers, int device, absl::AnyInvocable<void(const absl::Status&)> done);
 
   void OnEvents(int host, uint64_t incarnation, const Events& events);
 
@@ -164,10 +165,12 @@ class Engines : public BuffersOwner {
   void HoldForCause(uint64_t seq, int host, absl::Status complaint, const Failure& failure);
   void Finish(InFlight entry);
   void FailHost(int host, const absl::Status& cause, bool returns);
-  // Of the arrays whose shards on that host outlived its engine, those not in `kept` are lost; what nobody refers to
-  // any more is freed.
+  // Of the arrays whose shards on that host outlived its engine, or were copied to its worker before it went, those
+  // not in `kept` are lost; what nobody refers to any more is freed.
   void JudgeKept(int host, absl::Span<const ShardRef> kept, const absl::Status& loss);
   void BlameForCrash(int host, const absl::Status& cause);
+  // `keep`: on the control lane, not from the next engine, and whether or not the session lives on.
+  void StartRead(uint64_t session, const Buffers& buffers, int device, bool keep, ReadDone done);
   void OnRead(int host, const ReadResult& result);
   void MarkMade(const InFlight& entry);
   void Discharge(Buffers& buffers, int device);

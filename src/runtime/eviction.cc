@@ -3,15 +3,22 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/limits.h"
-#include "runtime/wire.h"
 
 namespace parkway::runtime {
 namespace {
 
 constexpr absl::Duration kDrainPeriod = absl::Milliseconds(20);  // between looks at what is still in flight
+
+absl::Status LossOfCopy(const std::string& where, const absl::Status& why) {
+  return absl::AbortedError(absl::StrCat("the engine of ", where,
+                                         " is started again, to be rid of a program that did not end, and the array "
+                                         "could not be kept meanwhile: ",
+                                         why.message(), ". Make it once more"));
+}
 
 }  // namespace
 
@@ -65,13 +72,15 @@ void Eviction::CopyOut(uint64_t session, int host) {
   auto copied = [this, host, find] {
     if (Host* found = find(); found != nullptr && --found->copies_left == 0) Restart(host);
   };
+  const std::string where = core_->options.topology.DescribeHost(host);
   for (auto& [buffers, device] : wanted) {
-    core_->engines->Read(buffers->session(), *buffers, device, true,
-                         [find, copied, weak = std::weak_ptr<Buffers>(buffers), id = buffers->id(),
-                          device = device](absl::StatusOr<Bytes> bytes) {
+    core_->engines->Keep(*buffers, device,
+                         [find, copied, where, weak = std::weak_ptr<Buffers>(buffers), id = buffers->id(),
+                          device = device](const absl::Status& end) {
                            Host* found = find();
-                           if (found != nullptr && bytes.ok()) {
-                             found->saved[{id, device}] = Saved{weak, *std::move(bytes)};
+                           if (found != nullptr && end.ok()) found->kept.emplace(id, device);
+                           if (BuffersRef lost = weak.lock(); found != nullptr && !end.ok() && lost != nullptr) {
+                             lost->Fail(device, LossOfCopy(where, end));
                            }
                            copied();
                          });
@@ -91,52 +100,7 @@ void Eviction::Restart(int host) {
 
 bool Eviction::Spares(const Buffers& buffers, int device) const {
   auto it = hosts_.find(core_->options.topology.device(device).host);
-  return it != hosts_.end() && it->second.saved.contains({buffers.id(), device});
-}
-
-void Eviction::OnEngineUp(int host) {
-  auto it = hosts_.find(host);
-  if (it == hosts_.end()) return;
-  Host state = std::move(it->second);
-  hosts_.erase(it);
-  std::map<uint64_t, Op> puts;  // one for each array: all of its shards on this host
-  std::map<uint64_t, std::vector<uint64_t>> offered;
-  std::map<uint64_t, BuffersRef> arrays;
-  for (auto& [key, saved] : state.saved) {
-    BuffersRef buffers = saved.buffers.lock();
-    if (buffers == nullptr) continue;
-    const ArraySpec& spec = buffers->spec();
-    int position = *buffers->devices()->Position(key.second);
-    absl::StatusOr<ifrt::Shape> shape = spec.sharding->ShardShape(spec.shape, position);
-    if (!shape.ok()) continue;
-    Put* put = puts[key.first].mutable_put();
-    put->set_array(key.first);
-    if (spec.sharding->memory_kind().has_value()) put->set_memory_kind(*spec.sharding->memory_kind());
-    PutShard* shard = put->add_shards();
-    shard->set_device(key.second);
-    shard->set_source(put->sources_size());
-    EncodeType(spec.dtype, shape->dims(), shard->mutable_type());
-    HostSource* source = put->add_sources();
-    *source->mutable_type() = shard->type();
-    if (saved.bytes.size <= limits::kInlinePutBytes) {
-      source->set_inline_bytes(std::string(saved.bytes.view()));
-    } else {
-      *source->mutable_transfer() = core_->options.transfers->Offer(std::move(saved.bytes));
-      offered[key.first].push_back(source->transfer().id());
-    }
-    arrays[key.first] = std::move(buffers);
-  }
-  for (auto& [id, op] : puts) {
-    InFlight entry{.hosts = {host}, .what = "return of an array"};
-    entry.done = [this, host, buffers = arrays[id], ids = offered[id]](const absl::Status& end) {
-      for (uint64_t transfer : ids) core_->options.transfers->Drop(transfer);
-      if (end.ok()) return;
-      for (int device : core_->options.topology.hosts()[host].devices) {
-        if (buffers->devices()->Contains(device)) buffers->Fail(device, end);
-      }
-    };
-    core_->engines->Issue(std::move(op), std::move(entry));
-  }
+  return it != hosts_.end() && it->second.kept.contains({buffers.id(), device});
 }
 
 }  // namespace parkway::runtime

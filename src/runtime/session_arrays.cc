@@ -619,7 +619,7 @@ void SessionImpl::Read(Handle array, absl::AnyInvocable<void(absl::StatusOr<Byte
   operation->issue = [this, pin = std::move(pin), buffers, device, shared](uint64_t, const Issued&) mutable {
     absl::Status error = buffers->ShardError(device);
     if (!error.ok()) return (*shared)(error);
-    core_->engines->Read(id_, *buffers, device, false, [shared, buffers, device](absl::StatusOr<Bytes> bytes) {
+    core_->engines->Read(id_, *buffers, device, [shared, buffers, device](absl::StatusOr<Bytes> bytes) {
       if (bytes.ok()) return (*shared)(std::move(bytes));
       // The engine's word is a symptom where the core knows the cause, or soon will.
       buffers->WhenSettled([shared, buffers, device, symptom = bytes.status()] {

@@ -121,34 +121,38 @@ bool Arena::Handle(int socket, const ArenaRequest& request) {
   return SendDatagram(socket, reply.SerializeAsString(), descriptors).ok();
 }
 
-absl::StatusOr<Arena::BlockRef> Arena::Allocate(const ArenaBlock& wanted) {
-  std::lock_guard lock(mutex_);
-  Session& session = sessions_[wanted.session()];
+absl::Status Arena::CheckRoom(const ArenaBlock& wanted) const {
+  const auto it = sessions_.find(wanted.session());
+  const Session session = it != sessions_.end() ? it->second : Session();
   const auto room = static_cast<uint64_t>(session_bytes_ - session.bytes);
-  absl::Status full;
-  if (wanted.size() > room) {
-    full = absl::ResourceExhaustedError(
+  if (!wanted.kept() && wanted.size() > room) {
+    return absl::ResourceExhaustedError(
         absl::StrCat("session ", wanted.session(), " has ", session.bytes, " bytes of host memory ('",
                      wanted.memory_kind(), "') on this host and asked for ", wanted.size(), " more; its limit is ",
                      session_bytes_, " bytes. Delete arrays, or start the worker with a greater --arena_bytes"));
-  } else if (session.blocks >= limits::kArenaBlocksPerSession || blocks_.size() >= limits::kArenaBlocks) {
-    full = absl::ResourceExhaustedError(
+  }
+  if ((!wanted.kept() && session.blocks >= limits::kArenaBlocksPerSession) || blocks_.size() >= limits::kArenaBlocks) {
+    return absl::ResourceExhaustedError(
         absl::StrCat("session ", wanted.session(), " has ", session.blocks, " arrays of ", session.bytes,
                      " bytes in host memory ('", wanted.memory_kind(), "') on this host, all sessions ", blocks_.size(),
                      "; there can be ", limits::kArenaBlocksPerSession, " and ", limits::kArenaBlocks,
                      ". Delete arrays, or make fewer and larger ones"));
   }
-  absl::StatusOr<Descriptor> memory = full.ok() ? MakeMemory(wanted.size()) : full;
-  if (!memory.ok()) {
-    if (session.blocks == 0) sessions_.erase(wanted.session());
-    return memory.status();
-  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Arena::BlockRef> Arena::Allocate(const ArenaBlock& wanted) {
+  std::lock_guard lock(mutex_);
+  PARKWAY_RETURN_IF_ERROR(CheckRoom(wanted));
   auto block = std::make_shared<Block>();
+  PARKWAY_ASSIGN_OR_RETURN(block->memory, MakeMemory(wanted.size()));
   block->what = wanted;
   block->what.set_id(next_id_++);
-  block->memory = *std::move(memory);
-  session.bytes += static_cast<int64_t>(wanted.size());
-  ++session.blocks;
+  if (!wanted.kept()) {
+    Session& session = sessions_[wanted.session()];
+    session.bytes += static_cast<int64_t>(wanted.size());
+    ++session.blocks;
+  }
   bytes_ += static_cast<int64_t>(wanted.size());
   blocks_.emplace(block->what.id(), block);
   return block;
@@ -192,9 +196,10 @@ void Arena::ReleaseUnsealed() {
 
 void Arena::ReleaseLocked(std::map<uint64_t, BlockRef>::iterator it) {
   const ArenaBlock& what = it->second->what;
-  auto session = sessions_.find(what.session());
-  session->second.bytes -= static_cast<int64_t>(what.size());
-  if (--session->second.blocks == 0) sessions_.erase(session);
+  if (auto session = sessions_.find(what.session()); !what.kept()) {
+    session->second.bytes -= static_cast<int64_t>(what.size());
+    if (--session->second.blocks == 0) sessions_.erase(session);
+  }
   bytes_ -= static_cast<int64_t>(what.size());
   blocks_.erase(it);
 }

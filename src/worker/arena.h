@@ -2,7 +2,8 @@
 // array of a host memory kind. An engine asks for a block, writes it and has it sealed; from then on nobody can write
 // to it, and it stays when the engine dies: the next engine of the same lease takes it over. A block goes when the
 // engine says that nothing uses it any more, with its lease, and, as long as it isn't sealed, with the engine that was
-// writing. Each session has a quota.
+// writing. Each session has a quota for them. Beyond it, an engine that is about to be started again keeps copies of
+// device memory here (ArenaBlock.kept), which go when the next engine has taken them.
 //
 // One engine at a time, each on a socket of its own (proto/parkway/arena.proto) that a thread of the arena serves.
 // What an engine sends is checked; nonsense ends the connection. Any thread may call.
@@ -59,6 +60,7 @@ class Arena {
   // False: the connection is of no use any more.
   bool Handle(int socket, const ArenaRequest& request);
   absl::StatusOr<BlockRef> Allocate(const ArenaBlock& wanted);
+  absl::Status CheckRoom(const ArenaBlock& wanted) const;
   absl::Status Seal(uint64_t id);
   std::vector<BlockRef> SealedAfter(uint64_t id) const;
   void Release(uint64_t id);

@@ -245,6 +245,43 @@ TEST(ArenaHost, ADonatedOutputIsMovedFirst) {
   EXPECT_TRUE(Becomes(arena, 1));
 }
 
+TEST(ArenaHost, WhatIsKeptOfDeviceMemoryIsThereForTheNextEngineBeyondAnyQuota) {
+  Arena arena(10);
+  auto first = EngineEnd(arena);
+  engine::testing::Cluster dying(1, {.devices = 2}, first.get());
+  const std::string text(64, 'a');
+  dying.Send(0, MakePut(7, kBytes64, text, {0, 1}));
+  for (int device : {0, 1}) {
+    Op keep = MakeRead(7, device, 100 + device);
+    keep.set_session(1);
+    keep.mutable_read()->set_keep(true);
+    dying.Send(0, keep);
+  }
+  dying.Settle();
+  EXPECT_EQ(dying[0].record.read(100).status().code(), 0);
+  EXPECT_TRUE(dying[0].record.read(100).inline_bytes().empty());
+  EXPECT_EQ(arena.stats().blocks, 2u);
+
+  auto second = EngineEnd(arena);
+  engine::testing::Cluster next(1, {.devices = 2}, second.get());
+  next.Settle();
+  EXPECT_THAT(next[0].record.messages().front().hello().kept(), SizeIs(2));
+  EXPECT_TRUE(Becomes(arena, 0));  // it is device memory again
+  next.Send(0, MakeRead(7, 1, 100));
+  next.Settle();
+  EXPECT_EQ(next[0].record.read(100).inline_bytes(), text);
+}
+
+TEST(ArenaHost, AnEngineWithoutAnArenaKeepsNothingAndSaysSo) {
+  engine::testing::Cluster cluster(1, {.devices = 1});
+  cluster.Send(0, MakePut(7, kBytes64, std::string(64, 'a'), {0}));
+  Op keep = MakeRead(7, 0, 100);
+  keep.mutable_read()->set_keep(true);
+  cluster.Send(0, keep);
+  cluster.Settle();
+  EXPECT_EQ(cluster[0].record.read(100).status().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+}
+
 TEST(ArenaHost, WithoutRoomPutsAndLaunchesFailInWords) {
   Arena arena(100);
   auto engine = EngineEnd(arena);
