@@ -9,7 +9,7 @@ root=$PWD
 packages="build-essential cmake ninja-build ccache mold pkg-config
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libasio-dev libgoogle-glog-dev
   libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev libsqlite3-dev libzstd-dev libxxhash-dev nlohmann-json3-dev
-  clang-16 clang-format-16 clang-tidy-16"
+  clang-16 libclang-rt-16-dev clang-format-16 clang-tidy-16"
 
 install_system_packages() {
   if ! command -v dpkg-query >/dev/null; then
