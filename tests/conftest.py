@@ -65,7 +65,7 @@ class Cluster:
         assert not check or done.returncode == 0, (
             f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}{self.logs()}"
         )
-        return done.stdout
+        return done.stdout if check else done.stdout + done.stderr
 
     def up(self) -> Cluster:
         self.parkway("up", "--detach", "--port=auto", f"--stop-with-pid={os.getpid()}", *self.shape)

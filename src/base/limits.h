@@ -127,7 +127,7 @@ inline constexpr int kContextAttempts = 3;                               // to o
 inline constexpr int kMaxOpenContexts = 32;                              // more close the one that was idle longest
 inline constexpr size_t kRememberedCrashes = 4096;                       // programs that crashed an engine
 inline constexpr size_t kLargestHolders = 5;                             // of device memory, that an error names
-inline constexpr size_t kReportedSessions = 64;                          // in `parkway status`, those that hold most
+inline constexpr size_t kReportedSessions = 64;                          // in `parkway status`
 inline constexpr absl::Duration kAloneAhead = absl::Milliseconds(50);    // work with a device that one session uses
 inline constexpr size_t kAloneLaunches = 16;                             // or so many launches
 inline constexpr absl::Duration kBacklogAhead = absl::Milliseconds(10);  // with one that several have work waiting for
@@ -137,7 +137,7 @@ inline constexpr absl::Duration kShareWait = absl::Seconds(2);    // launches th
 inline constexpr absl::Duration kUnknownRunTime = absl::Milliseconds(3);  // of a program that has not run yet
 
 // ---- Programs -----------------------------------------------------------------------------------------------------
-inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended
+inline constexpr absl::Duration kEndlessProgramGrace = absl::Seconds(10);  // after its session ended, or cancelled it
 inline constexpr absl::Duration kCompileTimeout = absl::Seconds(300);
 inline constexpr int64_t kCompileMemoryBytes = int64_t{8} << 30;
 inline constexpr int kCompilers = 2;                              // compiler processes kept warm

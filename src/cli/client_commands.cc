@@ -1,4 +1,4 @@
-// Commands that use a cluster that runs: down, status, run, logs.
+// Commands that use a cluster that runs: down, status, run, cancel, logs.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "cli/cluster.h"
@@ -33,6 +34,11 @@ constexpr absl::Duration kStatusWait = absl::Seconds(3);
 
 void AddName(CLI::App& app, std::string& name) {
   app.add_option("--name", name, "of the cluster")->capture_default_str();
+}
+
+void AddManagerAddress(CLI::App& app, std::string& address) {
+  app.add_option("--resource_manager_address,--resource-manager-address", address,
+                 "host:port of a manager that `parkway up` did not start");
 }
 
 absl::StatusOr<ClusterRecord> RecordOf(const std::string& name) {
@@ -75,6 +81,32 @@ bool LockTransfers(const ClusterRecord& record) {
   return false;
 }
 
+// True also where the list has been cut.
+bool HasSession(const ManagerStatus& status, const SessionId& id) {
+  for (const LeaseStatus& lease : status.leases()) {
+    const ProxyReport& report = lease.report();
+    if (lease.epoch() != id.lease_epoch) continue;
+    if (report.sessions() > report.by_session_size()) return true;
+    return std::any_of(report.by_session().begin(), report.by_session().end(),
+                       [&](const SessionReport& session) { return session.session() == id.session; });
+  }
+  return false;
+}
+
+// What `parkway cancel` without a session means: the only one there is.
+absl::StatusOr<SessionId> OnlySession(const ManagerStatus& status) {
+  SessionId only;
+  int64_t sessions = 0;
+  for (const LeaseStatus& lease : status.leases()) {
+    sessions += lease.report().sessions();
+    if (lease.report().by_session_size() > 0) only = {lease.epoch(), lease.report().by_session(0).session()};
+  }
+  if (sessions == 1 && only.session != 0) return only;
+  if (sessions == 0) return absl::NotFoundError("no client has a session, so nothing is to be cancelled");
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there are ", sessions, " sessions: name one (`parkway cancel SESSION`), or --all\n", SessionsText(status)));
+}
+
 }  // namespace
 
 int Down(const CommandArguments& args) {
@@ -94,8 +126,7 @@ int Status(const CommandArguments& args) {
   bool json = false;
   CLI::App app("Show slices, hosts, devices, sessions, programs run and bytes held.", "parkway status");
   AddName(app, name);
-  app.add_option("--resource_manager_address,--resource-manager-address", address,
-                 "host:port of a manager that `parkway up` did not start");
+  AddManagerAddress(app, address);
   app.add_flag("--json", json, "print JSON");
   if (const auto code = ParseArguments(app, args)) return *code;
   ClusterRecord record;
@@ -108,6 +139,51 @@ int Status(const CommandArguments& args) {
   const auto status = FetchManagerStatus(address, kStatusWait);
   if (!status.ok()) return Fail(status.status());
   std::fputs(json ? StatusJson(*status, record).c_str() : StatusText(*status, record).c_str(), stdout);
+  return 0;
+}
+
+int Cancel(const CommandArguments& args) {
+  std::string name = "default", address, session;
+  bool all = false;
+  CLI::App app(
+      "End the programs that a session runs: those that wait at once, those that run when they don't end by themselves "
+      "within 10 s, together with their engines, which are started again. Their results are CANCELLED errors; the "
+      "session goes on and keeps its arrays, and so do the others.",
+      "parkway cancel");
+  AddName(app, name);
+  AddManagerAddress(app, address);
+  auto* of_one = app.add_option("session", session, "as `parkway status` lists it; not needed where there is only one");
+  app.add_flag("--all", all, "the programs of all sessions")->excludes(of_one);
+  if (const auto code = ParseArguments(app, args)) return *code;
+  if (address.empty()) {
+    const auto record = RecordOf(name);
+    if (!record.ok()) return Fail(record.status());
+    address = record->manager_address;
+  }
+  const auto status = FetchManagerStatus(address, kStatusWait);
+  if (!status.ok()) return Fail(status.status());
+  std::vector<SessionId> wanted;
+  if (all) {
+    for (const LeaseStatus& lease : status->leases()) wanted.push_back({lease.epoch(), 0});
+  } else {
+    const auto one = session.empty() ? OnlySession(*status) : ParseSessionId(session);
+    if (!one.ok()) return Fail(one.status());
+    if (!HasSession(*status, *one)) {
+      return Fail(
+          absl::NotFoundError(absl::StrCat("no session ", session, "; there are these:\n", SessionsText(*status))));
+    }
+    wanted.push_back(*one);
+  }
+  for (const SessionId& one : wanted) {
+    const absl::Status asked = CancelPrograms(address, one.lease_epoch, one.session, kStatusWait);
+    if (!asked.ok()) return Fail(asked);
+    const std::string whose = one.session == 0 ? absl::StrCat("all sessions of lease ", one.lease_epoch)
+                                               : absl::StrCat("session ", one.lease_epoch, ".", one.session);
+    std::printf(
+        "The programs of %s are cancelled. One that still runs in %s ends with its engine, which is started "
+        "again.\n",
+        whose.c_str(), absl::FormatDuration(limits::kEndlessProgramGrace).c_str());
+  }
   return 0;
 }
 

@@ -13,6 +13,7 @@ int Up(const CommandArguments& args);      // up.cc
 int Down(const CommandArguments& args);    // client_commands.cc
 int Status(const CommandArguments& args);  // client_commands.cc
 int Run(const CommandArguments& args);     // client_commands.cc
+int Cancel(const CommandArguments& args);  // client_commands.cc
 int Logs(const CommandArguments& args);    // client_commands.cc
 
 }  // namespace parkway::cli

@@ -25,6 +25,7 @@ constexpr Command kCommands[] = {
     {"down", Down, "stop it"},
     {"status", Status, "slices, hosts, devices, sessions, programs run, bytes held"},
     {"run", Run, "run a program with JAX's devices on the cluster"},
+    {"cancel", Cancel, "end the programs that a session runs; the session goes on"},
     {"logs", Logs, "print the logs of its roles"},
     {"server", Server, "resource manager (--node_type=resource_manager) or worker"},
     {"proxy_server", ProxyServer, "the door that JAX clients connect to"},

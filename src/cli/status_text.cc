@@ -2,10 +2,13 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "manager/slice_type.h"
 #include "proto/parkway/manager.pb.h"
 
@@ -43,7 +46,40 @@ std::string LeaseSlices(const LeaseStatus& lease) {
   });
 }
 
+std::string SessionName(const LeaseStatus& lease, const SessionReport& session) {
+  return absl::StrCat(lease.epoch(), ".", session.session());
+}
+
 }  // namespace
+
+absl::StatusOr<SessionId> ParseSessionId(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, '.');
+  SessionId id;
+  if (parts.size() == 2 && absl::SimpleAtoi(parts[0], &id.lease_epoch) && absl::SimpleAtoi(parts[1], &id.session) &&
+      id.session != 0) {
+    return id;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is no session; `parkway status` lists them, they look like 1.3"));
+}
+
+std::string SessionsText(const ManagerStatus& status) {
+  std::string text;
+  for (const LeaseStatus& lease : status.leases()) {
+    for (const SessionReport& session : lease.report().by_session()) {
+      std::string runs = "-";
+      if (!session.program().empty()) {
+        runs = absl::StrFormat("%s for %.0f s", session.program(), session.running_seconds());
+      }
+      absl::StrAppendFormat(&text, "%-9s %-30s %-9d %-11s %s\n", SessionName(lease, session), session.client(),
+                            session.launches(), BytesText(session.bytes_held()), runs);
+    }
+    const int more = lease.report().sessions() - lease.report().by_session_size();
+    if (more > 0) absl::StrAppend(&text, "(", more, " more of the proxy ", lease.owner(), ")\n");
+  }
+  if (text.empty()) return text;
+  return absl::StrFormat("%-9s %-30s %-9s %-11s %s\n", "SESSION", "CLIENT", "LAUNCHES", "BYTES", "RUNS") + text;
+}
 
 std::string BytesText(uint64_t bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -78,6 +114,7 @@ std::string StatusText(const ManagerStatus& status, const ClusterRecord& record)
     absl::StrAppend(&text, "\nproxy ", lease.owner(), " holds ", LeaseSlices(lease),
                     lease.placed() ? "" : absl::StrCat("; waiting for ", lease.waiting_for()), "\n");
   }
+  if (const std::string sessions = SessionsText(status); !sessions.empty()) absl::StrAppend(&text, "\n", sessions);
   return text;
 }
 
@@ -105,7 +142,11 @@ std::string StatusJson(const ManagerStatus& status, const ClusterRecord& record)
   for (const LeaseStatus& lease : status.leases()) {
     nlohmann::json sessions = nlohmann::json::array();
     for (const SessionReport& session : lease.report().by_session()) {
-      sessions.push_back({{"client", session.client()},
+      sessions.push_back({{"session", SessionName(lease, session)},
+                          {"client", session.client()},
+                          {"launches", session.launches()},
+                          {"program", session.program()},
+                          {"running_seconds", session.running_seconds()},
                           {"bytes_held", session.bytes_held()},
                           {"arrays", session.arrays()},
                           {"executables", session.executables()}});

@@ -10,6 +10,7 @@
 namespace parkway::cli {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 ManagerStatus TwoSlicesOneDown() {
@@ -38,6 +39,11 @@ ManagerStatus TwoSlicesOneDown() {
   SessionReport* session = lease->mutable_report()->add_by_session();
   session->set_client("ipv4:10.0.0.9:1234");
   session->set_bytes_held(3 << 20);
+  session->set_session(3);
+  session->set_launches(4);
+  session->set_program("program 'jit_step'");
+  session->set_running_seconds(61);
+  lease->set_epoch(7);
   return status;
 }
 
@@ -57,9 +63,30 @@ TEST(StatusText, JsonHasTheSame) {
   EXPECT_EQ(json["bytes_held"], 3 << 20);
   EXPECT_EQ(json["leases"][0]["by_session"][0]["client"], "ipv4:10.0.0.9:1234");
   EXPECT_EQ(json["leases"][0]["by_session"][0]["bytes_held"], 3 << 20);
+  EXPECT_EQ(json["leases"][0]["by_session"][0]["session"], "7.3");
+  EXPECT_EQ(json["leases"][0]["by_session"][0]["launches"], 4);
+  EXPECT_EQ(json["leases"][0]["by_session"][0]["program"], "program 'jit_step'");
   EXPECT_EQ(json["slices"][1]["ready"], false);
   EXPECT_EQ(json["slices"][0]["type"], "cpu:1x4");
   EXPECT_EQ(json["leases"][0]["placed"], false);
+}
+
+TEST(StatusText, ListsSessionsWithWhatTheyRun) {
+  const std::string text = SessionsText(TwoSlicesOneDown());
+  EXPECT_THAT(text, ContainsRegex("7\\.3 +ipv4:10\\.0\\.0\\.9:1234 +4 +3\\.0 MiB +program 'jit_step' for 61 s"));
+  EXPECT_THAT(text, HasSubstr("(1 more of the proxy 127.0.0.1:29000)"));
+  EXPECT_THAT(StatusText(TwoSlicesOneDown(), {}), HasSubstr(text));
+  EXPECT_EQ(SessionsText(ManagerStatus()), "");
+}
+
+TEST(SessionIds, AreALeaseAndANumber) {
+  const auto id = ParseSessionId("7.3");
+  ASSERT_TRUE(id.ok());
+  EXPECT_EQ(id->lease_epoch, 7u);
+  EXPECT_EQ(id->session, 3u);
+  for (const char* wrong : {"", "7", "7.", ".3", "7.0", "7.3.1", "-7.3", "7.x"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseSessionId(wrong).status())) << wrong;
+  }
 }
 
 TEST(BytesText, Units) {

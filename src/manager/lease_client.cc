@@ -62,6 +62,8 @@ class LeaseClient::Impl {
       LOG(ERROR) << "The manager refuses the lease: " << why.message();
       stream_.Close();
       handlers_.on_refused(why);
+    } else if (message.has_cancel()) {
+      handlers_.on_cancel(message.cancel().session());
     }
   }
 

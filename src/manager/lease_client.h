@@ -33,6 +33,8 @@ class LeaseClient {
     std::function<void(const Placement& placement)> on_placement;
     // The manager will not have this request; it is not asked again. What to change stands in the message.
     std::function<void(const absl::Status& why)> on_refused;
+    // Somebody wants the programs of that session to end; 0: of all.
+    std::function<void(uint64_t session)> on_cancel;
     // What the manager is told each second; may be empty.
     std::function<void(ProxyReport* report)> report;
   };

@@ -311,6 +311,19 @@ void ManagerState::StopEngine(const Host& host, uint64_t lease, const std::strin
   output_->ToWorker(it->second.stream, message);
 }
 
+absl::Status ManagerState::Cancel(const CancelRequest& request) {
+  for (const auto& [id, lease] : leases_) {
+    if (lease.epoch != request.lease_epoch()) continue;
+    ManagerToProxy message;
+    *message.mutable_cancel() = request.what();
+    output_->ToProxy(lease.stream, message);
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat("no proxy holds lease ", request.lease_epoch(),
+                                          " (the part of a session's id before the point); `parkway status` lists the "
+                                          "sessions there are"));
+}
+
 void ManagerState::ForwardRestart(uint64_t id, const RestartEngine& restart) {
   for (Slice* slice : leases_.at(id).slices) {
     for (Host& host : slice->hosts) {

@@ -65,6 +65,8 @@ class ManagerState {
   void OnClosed(StreamId stream, const std::string& why);
 
   ManagerStatus Status() const;
+  // NOT_FOUND when no proxy holds that lease.
+  absl::Status Cancel(const CancelRequest& request);
 
  private:
   struct Stream {

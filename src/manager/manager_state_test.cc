@@ -146,6 +146,13 @@ class Cluster : public ManagerOutput {
     }
     return {};
   }
+  std::vector<uint64_t> CancelsOf(StreamId stream) {
+    std::vector<uint64_t> sessions;
+    for (const auto& message : to_proxy_[stream]) {
+      if (message.has_cancel()) sessions.push_back(message.cancel().session());
+    }
+    return sessions;
+  }
   // "slice-0[a up #7] slice-1[b down: why]"
   std::string Hosts(StreamId stream) {
     std::string out;
@@ -577,6 +584,21 @@ TEST(ManagerState, ReportsAreInTheStatus) {
   EXPECT_EQ(status.leases(0).owner(), "head:29000");
   EXPECT_TRUE(status.leases(0).placed());
   EXPECT_EQ(status.slices(0).workers(0).state(), "leased");
+}
+
+TEST(ManagerState, ACancelGoesToTheProxyOfThatLease) {
+  Cluster c("cpu:1x2", 2);
+  c.Join("a");
+  c.Join("b");
+  const StreamId first = c.Lease("cpu:1x2"), second = c.Lease("cpu:1x2");
+  CancelRequest request;
+  request.set_lease_epoch(c.state().Status().leases(1).epoch());
+  request.mutable_what()->set_session(3);
+  EXPECT_EQ(c.state().Cancel(request), absl::OkStatus());
+  EXPECT_EQ(c.CancelsOf(first).size() + c.CancelsOf(second).size(), 1u);
+  c.Close(first);
+  c.Close(second);
+  EXPECT_TRUE(absl::IsNotFound(c.state().Cancel(request)));
 }
 
 // ---- Engines -----------------------------------------------------------------------------------------------------

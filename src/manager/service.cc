@@ -89,6 +89,13 @@ class ManagerServer::Impl : public Manager::CallbackService, public ManagerOutpu
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context, const CancelRequest* request,
+                                   CancelReply*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    executor_->Post([this, reactor, request] { reactor->Finish(ToGrpc(state_->Cancel(*request))); });
+    return reactor;
+  }
+
   // ---- ManagerOutput: the executor's tasks.
   void ToWorker(StreamId stream, const ManagerToWorker& message) override {
     std::lock_guard lock(mutex_);

@@ -236,6 +236,9 @@ class FakeCore : public runtime::Core {
     if (prepare) prepare(*session);
     return session;
   }
+  void CancelPrograms(uint64_t session, const std::string& by) override {
+    events.push_back(absl::StrCat("cancel ", session, " ", by));
+  }
   void OnEngineUp(int host, const EngineHello& hello, std::unique_ptr<runtime::EngineLink> link) override {
     events.push_back(absl::StrCat("up ", host, " ", hello.incarnation()));
     links[host] = std::move(link);

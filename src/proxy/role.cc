@@ -115,8 +115,12 @@ void FillReport(runtime::CoreStats stats, ProxyReport* report) {
   report->set_bytes_held(stats.bytes_held);
   report->set_arrays(stats.arrays);
   report->set_executables(stats.executables);
+  // A session that must be found, to be cancelled, comes before all that merely hold much.
+  const auto rank = [](const runtime::SessionStats& session) {
+    return std::pair(session.running >= limits::kEndlessProgramGrace, session.bytes_held);
+  };
   std::stable_sort(stats.by_session.begin(), stats.by_session.end(),
-                   [](const auto& a, const auto& b) { return a.second.bytes_held > b.second.bytes_held; });
+                   [&](const auto& a, const auto& b) { return rank(a.second) > rank(b.second); });
   if (stats.by_session.size() > limits::kReportedSessions) stats.by_session.resize(limits::kReportedSessions);
   for (const auto& [client, session] : stats.by_session) {
     SessionReport* one = report->add_by_session();
@@ -124,6 +128,10 @@ void FillReport(runtime::CoreStats stats, ProxyReport* report) {
     one->set_bytes_held(session.bytes_held);
     one->set_arrays(session.arrays);
     one->set_executables(session.executables);
+    one->set_session(session.session);
+    one->set_launches(session.launches);
+    one->set_program(session.program.substr(0, limits::kMaxNameBytes));
+    one->set_running_seconds(absl::ToDoubleSeconds(session.running));
   }
 }
 
@@ -208,6 +216,7 @@ class Proxy {
       LOG(ERROR) << "the manager refuses this proxy: " << why.message();
       refused();
     };
+    handlers.on_cancel = [this](uint64_t session) { core_->CancelPrograms(session, "`parkway cancel` asked for it"); };
     handlers.report = [this](ProxyReport* report) { FillReport(core_->Stats(), report); };
     lease_ = std::make_unique<manager::LeaseClient>(executor_.get(), server_->queue(), options_.manager_address,
                                                     request, std::move(handlers));

@@ -65,8 +65,18 @@ void SessionImpl::OnCredit(absl::AnyInvocable<void()> resume) {
 }
 
 SessionStats SessionImpl::Stats() const {
-  return SessionStats{
-      .arrays = arrays_.size(), .executables = programs_.size() + reshards_.size(), .bytes_held = holder_->bytes};
+  SessionStats stats{.arrays = arrays_.size(),
+                     .executables = programs_.size() + reshards_.size(),
+                     .bytes_held = holder_->bytes,
+                     .session = id_,
+                     .launches = core_->sequencer->QueuedLaunches(id_)};
+  const Engines::Launches launches = core_->engines->LaunchesOf(id_);
+  stats.launches += launches.count;
+  if (launches.oldest != nullptr) {
+    stats.program = launches.oldest->what;
+    stats.running = core_->options.executor->Now() - launches.oldest->issued;
+  }
+  return stats;
 }
 
 // ---- The core
@@ -127,6 +137,17 @@ class CoreImpl : public Core {
   }
   void OnEngineDown(int host, uint64_t incarnation, absl::Status cause, bool returns) override {
     state_.engines->Down(host, incarnation, cause, returns);
+  }
+
+  void CancelPrograms(uint64_t session, const std::string& by) override {
+    std::vector<uint64_t> ids;
+    for (const auto& [id, open] : sessions_) {
+      if (session == 0 || session == id) ids.push_back(id);
+    }
+    for (uint64_t id : ids) {
+      eviction_->Cancel(id, by);
+      state_.sequencer->Cancel(id, by);
+    }
   }
 
   CoreStats Stats() const override {

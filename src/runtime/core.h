@@ -83,6 +83,11 @@ class Core {
   // The engine is gone. `cause` says who and why; `returns`: it is being started again, so that work may wait for it.
   virtual void OnEngineDown(int host, uint64_t incarnation, absl::Status cause, bool returns) = 0;
 
+  // What the session (SessionStats::session; 0: every one) has launched ends with CANCELLED, and names `by`: at once
+  // what no engine has yet; the rest, with its engines (eviction.h), when it does not end within
+  // limits::kEndlessProgramGrace. The session goes on, and keeps its arrays.
+  virtual void CancelPrograms(uint64_t session, const std::string& by) = 0;
+
   virtual CoreStats Stats() const = 0;
 };
 

@@ -484,6 +484,62 @@ TEST_F(CoreTest, AnEndlessProgramOfADeadSessionIsEvictedAndOthersKeepTheirArrays
   EXPECT_TRUE(engine(0).Of(Op::kDelete).empty());
 }
 
+TEST_F(CoreTest, WhatIsCancelledEndsSoAndItsSessionGoesOnWithItsArrays) {
+  Start({{"cpu", 1, 1}});
+  PutOn(1, 0);
+  fixture->Done(0, engine(0).Of(Op::kPut)[0]->seq());
+  const Handle endless = Compile("endless", 0, 1, {8}, {0}, false);
+  ASSERT_TRUE(Execute(endless, {}, {10}).ok());
+  const uint64_t id = fixture->core->Stats().by_session[0].second.session;
+  fixture->executor.Advance(absl::Seconds(3));
+  const SessionStats stats = fixture->core->Stats().by_session[0].second;
+  EXPECT_EQ(stats.launches, 1u);
+  EXPECT_EQ(stats.program, "program 'endless'");
+  EXPECT_EQ(stats.running, absl::Seconds(3));
+
+  fixture->core->CancelPrograms(id, "`parkway cancel` asked for it");
+  fixture->executor.Advance(limits::kEndlessProgramGrace);
+  const std::vector<ShardRef> kept = AnswerKeep();
+  ASSERT_EQ(kept.size(), 1u);
+  ASSERT_EQ(fixture->restarts.size(), 1u);
+  EXPECT_THAT(fixture->restarts[0], HasSubstr("`parkway cancel` asked for it"));
+  fixture->Down(0, "restarted", true);
+  const auto ended = WaitFor({10});
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(absl::IsCancelled(*ended)) << *ended;
+  EXPECT_THAT(ended->message(), HasSubstr("program 'endless' was cancelled: `parkway cancel` asked for it"));
+  fixture->Up(0, kept);
+  EXPECT_EQ(WaitFor({1}), absl::OkStatus());
+  ASSERT_TRUE(Execute(endless, {}, {11}).ok());
+  fixture->DoneAll(0);
+  EXPECT_EQ(WaitFor({11}), absl::OkStatus());
+}
+
+TEST_F(CoreTest, WhatWaitsIsCancelledAtOnceAndOfThatSessionAlone) {
+  Start({{"cpu", 1, 1}}, /*up=*/false);
+  const Handle program = Compile("step", 0, 1, {8}, {0}, false);
+  ASSERT_TRUE(Execute(program, {}, {10}).ok());
+  auto other = std::move(session);
+  session = fixture->core->OpenSession("other");
+  const Handle others = CompileKnown("step", {0});
+  ASSERT_TRUE(Execute(others, {}, {10}).ok());
+  ASSERT_EQ(fixture->core->Stats().by_session[0].second.launches, 1u);
+  fixture->core->CancelPrograms(fixture->core->Stats().by_session[0].second.session, "test");
+  EXPECT_EQ(WaitFor({10}), std::nullopt);
+  std::swap(session, other);
+  const auto ended = WaitFor({10});
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(*ended, absl::CancelledError("program 'step' was cancelled: test"));
+  fixture->Up(0);
+  EXPECT_EQ(engine(0).Of(Op::kLaunch).size(), 1u);
+  fixture->core->CancelPrograms(/*session=*/0, "test");
+  fixture->DoneAll(0);  // it ends within the grace, and is whole
+  std::swap(session, other);
+  EXPECT_EQ(WaitFor({10}), absl::OkStatus());
+  fixture->executor.Advance(limits::kEndlessProgramGrace);
+  EXPECT_TRUE(fixture->restarts.empty());
+}
+
 TEST_F(CoreTest, WhatAnEvictionCouldNotKeepIsAnErrorThatSaysWhy) {
   Start({{"cpu", 1, 1}});
   LeaveAnEndlessProgram();

@@ -32,6 +32,10 @@ bool Erase(HostList& hosts, int host) {
 
 }  // namespace
 
+absl::Status Cancelled(const std::string& what, const std::string& by) {
+  return absl::CancelledError(absl::StrCat(what, " was cancelled: ", by));
+}
+
 Engines::Engines(CoreOptions& options, Hooks hooks)
     : options_(options), topology_(options.topology), hooks_(std::move(hooks)), hosts_(topology_.hosts().size()) {}
 
@@ -147,6 +151,16 @@ void Engines::BlameForCrash(int host, const absl::Status& cause) {
   }
 }
 
+// Their own cause, before the host's loss becomes everybody else's.
+void Engines::EndCancelled(int host) {
+  for (auto& [seq, entry] : in_flight_) {
+    if (entry.cancelled.ok() || !entry.error.ok()) continue;
+    if (std::find(entry.hosts.begin(), entry.hosts.end(), host) == entry.hosts.end()) continue;
+    entry.error = entry.cancelled;
+    for (const BuffersRef& output : entry.outputs) output->FailAll(entry.error);
+  }
+}
+
 bool Engines::Outlives(const Buffers& buffers, int host) const {
   const ifrt::MemoryKind& kind = buffers.spec().sharding->memory_kind();
   const auto& kinds = hosts_[host].hello.arena_kinds();
@@ -184,7 +198,10 @@ void Engines::FailHost(int host, const absl::Status& cause, bool returns) {
                                            " was started again: ", cause.message(), ". Run the program once more"));
   }
   absl::flat_hash_set<uint64_t> made_again;
-  if (hosts_[host].paused) made_again = KeepForNextEngine(host);
+  if (hosts_[host].paused) {
+    EndCancelled(host);
+    made_again = KeepForNextEngine(host);
+  }
   for (auto& [id, buffers] : buffers_) {
     if (!buffers->on_engines || made_again.contains(id) || (returns && Outlives(*buffers, host))) continue;
     for (int device : topology_.hosts()[host].devices) {
@@ -396,6 +413,7 @@ uint64_t Engines::Issue(Op op, InFlight entry) {
   uint64_t seq = next_seq_++;
   op.set_seq(seq);
   op.set_session(entry.session);
+  if (entry.launch) entry.issued = options_.executor->Now();
   op.set_context(entry.context);
   MarkMade(entry);
   auto frame = std::make_shared<const std::string>(op.SerializeAsString());
@@ -592,10 +610,25 @@ std::vector<const InFlight*> Engines::InFlightOn(int host) const {
   return found;
 }
 
-HostList Engines::HostsWithLaunches(uint64_t session) const {
-  HostList hosts;
+Engines::Launches Engines::LaunchesOf(uint64_t session) const {
+  Launches launches;
   for (const auto& [seq, entry] : in_flight_) {
     if (entry.session != session || !entry.launch) continue;
+    if (launches.count++ == 0) launches.oldest = &entry;
+  }
+  return launches;
+}
+
+void Engines::Cancel(uint64_t session, const std::string& by) {
+  for (auto& [seq, entry] : in_flight_) {
+    if (entry.session == session) entry.cancelled = Cancelled(entry.what, by);
+  }
+}
+
+HostList Engines::HostsWithCancelled(uint64_t session) const {
+  HostList hosts;
+  for (const auto& [seq, entry] : in_flight_) {
+    if (entry.session != session || !entry.launch || entry.cancelled.ok()) continue;
     for (int host : entry.hosts) {
       if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
     }

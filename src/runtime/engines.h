@@ -46,8 +46,10 @@ struct InFlight {
   std::vector<BuffersRef> outputs;
   std::shared_ptr<const void> offered;  // bytes that the hosts may have to pull first
   uint64_t context = 0;
-  bool launch = false;  // an error on one host is an error of every output
-  std::string what;     // "program 'jit_step'", "copy of f32[8]", for messages
+  bool launch = false;     // an error on one host is an error of every output
+  absl::Time issued;       // of a launch
+  absl::Status cancelled;  // how it ends when its engine is restarted to be rid of it
+  std::string what;        // "program 'jit_step'", "copy of f32[8]", for messages
   std::string fingerprint;
   // Of a launch that can be given to a new engine, when this one is restarted for another's sake: what it was sent,
   // what it works on, and how its executable is loaded again (false: it is gone).
@@ -60,6 +62,9 @@ struct InFlight {
   std::shared_ptr<void> credit;                   // the session's, given back when this goes
   absl::AnyInvocable<void(const absl::Status&)> done;
 };
+
+// How a launch ends that somebody wanted to end.
+absl::Status Cancelled(const std::string& what, const std::string& by);
 
 class Engines : public BuffersOwner {
  public:
@@ -132,8 +137,15 @@ class Engines : public BuffersOwner {
 
   // In flight on that host, oldest first.
   std::vector<const InFlight*> InFlightOn(int host) const;
-  // Where launches of that session are in flight.
-  HostList HostsWithLaunches(uint64_t session) const;
+  struct Launches {
+    uint64_t count = 0;
+    const InFlight* oldest = nullptr;
+  };
+  Launches LaunchesOf(uint64_t session) const;
+  // What that session has in flight is cancelled, for that reason.
+  void Cancel(uint64_t session, const std::string& by);
+  // Where cancelled launches of that session are still in flight.
+  HostList HostsWithCancelled(uint64_t session) const;
   // Nobody hears any more how its operations and reads end.
   void DropCallbacks(uint64_t session);
 
@@ -169,6 +181,7 @@ class Engines : public BuffersOwner {
   // not in `kept` are lost; what nobody refers to any more is freed.
   void JudgeKept(int host, absl::Span<const ShardRef> kept, const absl::Status& loss);
   void BlameForCrash(int host, const absl::Status& cause);
+  void EndCancelled(int host);
   // `keep`: on the control lane, not from the next engine, and whether or not the session lives on.
   void StartRead(uint64_t session, const Buffers& buffers, int device, bool keep, ReadDone done);
   void OnRead(int host, const ReadResult& result);

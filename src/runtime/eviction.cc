@@ -23,38 +23,52 @@ absl::Status LossOfCopy(const std::string& where, const absl::Status& why) {
 }  // namespace
 
 void Eviction::OnSessionClosed(uint64_t session) {
-  if (core_->engines->HostsWithLaunches(session).empty()) return;
-  core_->options.executor->After(limits::kEndlessProgramGrace, [this, session, alive = alive_] {
-    if (!*alive) return;
-    for (int host : core_->engines->HostsWithLaunches(session)) Start(session, host);
-  });
+  core_->engines->Cancel(session, "its session is gone");
+  EndLater(session, session, "a program of a session that is gone did not end");
 }
 
-void Eviction::Start(uint64_t session, int host) {
+void Eviction::Cancel(uint64_t session, const std::string& by) {
+  core_->engines->Cancel(session, by);
+  EndLater(session, /*session_gone=*/0, absl::StrCat("a program did not end after it was cancelled: ", by));
+}
+
+void Eviction::EndLater(uint64_t session, uint64_t session_gone, std::string reason) {
+  if (core_->engines->HostsWithCancelled(session).empty()) return;
+  core_->options.executor->After(limits::kEndlessProgramGrace,
+                                 [this, session, session_gone, reason = std::move(reason), alive = alive_] {
+                                   if (!*alive) return;
+                                   for (int host : core_->engines->HostsWithCancelled(session))
+                                     Start(host, session_gone, reason);
+                                 });
+}
+
+void Eviction::Start(int host, uint64_t session_gone, std::string reason) {
   if (hosts_.contains(host) || core_->engines->state(host) != HostState::kUp) return;
   Host& state = hosts_[host];
+  state.session_gone = session_gone;
+  state.reason = std::move(reason);
   state.incarnation = core_->engines->incarnation(host);
   core_->engines->Pause(host);
-  Drain(session, host, state.incarnation, core_->options.executor->Now() + limits::kEvictionDrain);
+  Drain(host, state.incarnation, core_->options.executor->Now() + limits::kEvictionDrain);
 }
 
-void Eviction::Drain(uint64_t session, int host, uint64_t incarnation, absl::Time until) {
+void Eviction::Drain(int host, uint64_t incarnation, absl::Time until) {
   auto it = hosts_.find(host);
   if (it == hosts_.end() || it->second.incarnation != incarnation) return;  // it went down by itself
   const std::vector<const InFlight*> in_flight = core_->engines->InFlightOn(host);
   const bool others =
-      std::any_of(in_flight.begin(), in_flight.end(), [&](const InFlight* entry) { return entry->session != session; });
-  if (!others || core_->options.executor->Now() >= until) return CopyOut(session, host);
-  core_->options.executor->After(kDrainPeriod, [this, session, host, incarnation, until, alive = alive_] {
-    if (*alive) Drain(session, host, incarnation, until);
+      std::any_of(in_flight.begin(), in_flight.end(), [](const InFlight* entry) { return entry->cancelled.ok(); });
+  if (!others || core_->options.executor->Now() >= until) return CopyOut(host);
+  core_->options.executor->After(kDrainPeriod, [this, host, incarnation, until, alive = alive_] {
+    if (*alive) Drain(host, incarnation, until);
   });
 }
 
-void Eviction::CopyOut(uint64_t session, int host) {
+void Eviction::CopyOut(int host) {
   Host& state = hosts_[host];
   std::vector<std::pair<BuffersRef, int>> wanted;
   core_->engines->ForEachBuffers([&](Buffers& buffers) {
-    if (buffers.session() == session || !buffers.on_engines || buffers.donated || !buffers.settled()) return;
+    if (buffers.session() == state.session_gone || !buffers.on_engines || buffers.donated || !buffers.settled()) return;
     if (core_->engines->Outlives(buffers, host)) return;
     for (int device : core_->options.topology.hosts()[host].devices) {
       if (!buffers.devices()->Contains(device) || !buffers.ShardError(device).ok()) continue;
@@ -95,7 +109,7 @@ void Eviction::Restart(int host) {
   auto it = hosts_.find(host);
   if (it == hosts_.end() || it->second.restarting) return;
   it->second.restarting = true;
-  core_->options.restart_engine(host, it->second.incarnation, "a program of a session that is gone did not end");
+  core_->options.restart_engine(host, it->second.incarnation, it->second.reason);
 }
 
 bool Eviction::Spares(const Buffers& buffers, int device) const {

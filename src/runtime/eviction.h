@@ -1,9 +1,9 @@
-// A program that never ends must not hold a host for ever. When its session is gone and it still runs after
-// limits::kEndlessProgramGrace, the arrays of other sessions on its hosts are copied to the worker's arena, the engines
-// are started again, and take the arrays over under the same ids; nobody but the dead session loses an array that was
-// ready and could be copied within limits::kEvictionCopies. Launches of others that are queued behind it, and so don't
-// end within limits::kEvictionDrain, are sent to the new engine again (engines.h); what can't be, a launch over several
-// hosts or one that was given its inputs, fails with ABORTED.
+// A program that never ends must not hold a host for ever. When its session is gone, or somebody cancelled it, and it
+// still runs after limits::kEndlessProgramGrace, the arrays on its hosts are copied to the worker's arena, the engines
+// are started again, and take the arrays over under the same ids; nobody, save a session that is gone, loses an array
+// that was ready and could be copied within limits::kEvictionCopies. What was cancelled ends with CANCELLED. Launches
+// of others that are queued behind it, and so don't end within limits::kEvictionDrain, are sent to the new engine again
+// (engines.h); what can't be, a launch over several hosts or one that was given its inputs, fails with ABORTED.
 //
 // Owned by the core; used inside tasks of its executor only.
 #pragma once
@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "runtime/session_impl.h"
@@ -24,6 +25,8 @@ class Eviction {
   ~Eviction() { *alive_ = false; }
 
   void OnSessionClosed(uint64_t session);
+  // What the session, which lives on, has in flight is to end; `by` says who wants it.
+  void Cancel(uint64_t session, const std::string& by);
   void OnEngineUp(int host) { hosts_.erase(host); }
   // It will not come back, and nothing that was kept for it will.
   void OnHostGone(int host) { hosts_.erase(host); }
@@ -35,13 +38,17 @@ class Eviction {
     uint64_t incarnation = 0;
     int copies_left = 0;
     bool restarting = false;
+    std::string reason;                       // of the restart
+    uint64_t session_gone = 0;                // whose arrays nobody wants; 0: everybody lives
     std::set<std::pair<uint64_t, int>> kept;  // array and device
   };
 
-  void Start(uint64_t session, int host);
-  // What others have in flight there gets until then to end.
-  void Drain(uint64_t session, int host, uint64_t incarnation, absl::Time until);
-  void CopyOut(uint64_t session, int host);
+  // After the grace: restarts the engines on which something cancelled of that session is in flight.
+  void EndLater(uint64_t session, uint64_t session_gone, std::string reason);
+  void Start(int host, uint64_t session_gone, std::string reason);
+  // What isn't cancelled and in flight there gets until then to end.
+  void Drain(int host, uint64_t incarnation, absl::Time until);
+  void CopyOut(int host);
   void Restart(int host);
 
   CoreState* core_;

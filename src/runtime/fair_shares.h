@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -28,6 +29,7 @@ namespace parkway::runtime {
 
 // What the launches of a program take of the devices.
 struct LaunchWork {
+  std::string what;  // "program 'jit_step'", for messages
   std::vector<int> devices;
   absl::Duration run_time;  // of one launch on each of them, as measured; zero: not yet
 };

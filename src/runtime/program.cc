@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Make(std::shared_ptr<const Com
   program->label_ = std::make_shared<const std::string>("program '" + program->compiled_->name() + "'");
   program->devices_ = std::move(devices);
   PARKWAY_ASSIGN_OR_RETURN(program->device_list_, ifrt::DeviceList::Make(program->devices_));
-  program->work_ = std::make_shared<LaunchWork>(LaunchWork{program->devices_, {}});
+  program->work_ = std::make_shared<LaunchWork>(LaunchWork{program->Describe(), program->devices_, {}});
   program->hosts_ = engines->HostsOf(program->devices_);
   PARKWAY_RETURN_IF_ERROR(Annotate(program->ResolveParameters(), program->Describe()));
   PARKWAY_RETURN_IF_ERROR(Annotate(program->ResolveOutputs(), program->Describe()));

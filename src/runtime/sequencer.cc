@@ -52,6 +52,37 @@ void Sequencer::Close(uint64_t session) {
   });
 }
 
+void Sequencer::Cancel(uint64_t session, const std::string& by) {
+  auto it = queues_.find(session);
+  if (it == queues_.end()) return;
+  std::vector<OperationRef> launches;
+  std::deque<OperationRef> others;
+  for (OperationRef& operation : it->second) {
+    if (operation->launch == nullptr) {
+      others.push_back(std::move(operation));
+      continue;
+    }
+    if (operation->awaits_turn) shares_.StopsWaiting(session, *operation->launch);
+    operation->awaits_turn = false;
+    launches.push_back(std::move(operation));
+  }
+  it->second = std::move(others);
+  absl::erase_if(waiting_, [session](const auto& head) { return head.first.second == session; });
+  for (OperationRef& launch : launches) {
+    launch->fail(Cancelled(launch->launch->what, by));
+    launch->credit.reset();
+  }
+  Pump(session);
+  GiveTurns();
+}
+
+uint64_t Sequencer::QueuedLaunches(uint64_t session) const {
+  const auto it = queues_.find(session);
+  if (it == queues_.end()) return 0;
+  return std::count_if(it->second.begin(), it->second.end(),
+                       [](const OperationRef& operation) { return operation->launch != nullptr; });
+}
+
 void Sequencer::Submit(uint64_t session, OperationRef operation) {
   auto it = queues_.find(session);
   if (it == queues_.end()) return;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -53,6 +54,9 @@ class Sequencer {
   void Open(uint64_t session) { queues_[session]; }
   // Drops what is queued, without calling anything.
   void Close(uint64_t session);
+  // The launches that are queued fail with CANCELLED, naming `by`; what else is queued stays.
+  void Cancel(uint64_t session, const std::string& by);
+  uint64_t QueuedLaunches(uint64_t session) const;
   // Issues the operation now, or queues it.
   void Submit(uint64_t session, OperationRef operation);
   // An input of an operation has come.

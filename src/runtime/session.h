@@ -18,6 +18,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "ifrt/array_spec.h"
@@ -87,6 +88,10 @@ struct ExecuteReply {
 struct SessionStats {
   uint64_t arrays = 0, executables = 0;
   int64_t bytes_held = 0;  // in the engines' memory
+  uint64_t session = 0;    // its number
+  uint64_t launches = 0;   // not ended
+  std::string program;     // of the oldest launch that is with the engines
+  absl::Duration running;  // since that one was sent there
 };
 
 class Session {

@@ -173,3 +173,51 @@ def test_work_behind_a_program_that_does_not_end(own_cluster):
     assert client.stdout == "right\n" or "Run the program once more" in client.stderr, client
     own_cluster.wait_for_nothing_held()
     assert own_cluster.run(WORK).stdout == "right\n"
+
+
+CANCELLED = """
+    import sys, jax, jax.numpy as jnp, numpy as np
+    kept = jax.device_put(np.arange(2048, dtype=np.float32), jax.devices()[1])
+    kept.block_until_ready()
+    endless = jax.jit(lambda a: jax.lax.while_loop(lambda a: a.sum() < 1e30, lambda a: a * 0 + a.mean() * 0, a))
+    after = jax.jit(lambda a: a + 1)
+    b = endless(kept)
+    c = after(b)
+    print("started", flush=True)
+    for array in (b, c):
+        try:
+            array.block_until_ready()
+            print("it ended")
+        except jax.errors.JaxRuntimeError as error:
+            print(str(error).splitlines()[0])
+    np.testing.assert_array_equal(np.asarray(after(kept)), np.arange(2048) + 1)
+    print("right")
+"""
+
+
+def test_cancel(own_cluster):
+    """`parkway cancel` ends a program that doesn't end by itself; its client and the others go on with their arrays."""
+    assert "no client has a session" in own_cluster.parkway("cancel", check=False)
+    keeper = own_cluster.start_client(KEEPER)
+    assert keeper.stdout.readline() == "held\n"
+    client = own_cluster.start_client(CANCELLED)
+    assert client.stdout.readline() == "started\n"
+
+    def running() -> list[dict]:
+        leases = own_cluster.status()["leases"]
+        return [one for lease in leases for one in lease["by_session"] if one["running_seconds"] > 1]
+
+    own_cluster.wait(running)
+    (session,) = running()
+    assert "program 'jit_" in session["program"] and session["launches"] >= 1
+    listed = own_cluster.parkway("cancel", check=False)
+    assert "there are 2 sessions" in listed and session["session"] in listed, listed
+    assert "no session 1.99" in own_cluster.parkway("cancel", "1.99", check=False)
+    own_cluster.parkway("cancel", session["session"])
+    first, second, right = own_cluster.finish(client).stdout.splitlines()
+    assert "CANCELLED" in first and "`parkway cancel` asked for it" in first, first
+    assert "CANCELLED" in second, second
+    assert right == "right"
+    say(keeper)
+    assert own_cluster.finish(keeper).stdout == "right\n"
+    own_cluster.wait_for_nothing_held()
